@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Dim3: TypeAlias = tuple[int, int, int]
 Extent: TypeAlias = int | Sequence[int]
-"""How many blocks or threads: in x, or in up to three dimensions."""
+"""The number of blocks or threads: in x, or in up to three dimensions."""
 Threads: TypeAlias = Extent | None
 """The threads of a block; None where the source is Triton, whose programs have `num_warps`."""
 

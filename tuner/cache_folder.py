@@ -1,4 +1,4 @@
-"""Where builds are kept, and whatever else can be made again."""
+"""The folder of builds, and of whatever else can be made again."""
 
 from __future__ import annotations
 

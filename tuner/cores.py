@@ -1,4 +1,4 @@
-"""Which cores of a CPU do what, so that compilers and references do not disturb the ones that drive a timing."""
+"""Division of a CPU's cores, so that compilers and references do not disturb the ones that drive a timing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _FEW = 2
-"""With so many cores or fewer there is none to spare."""
+"""Number of cores up to which there is none to spare."""
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_BLOCKS = 2**31 - 1
 """Upper limit of a grid's first extent in blocks, by CUDA."""
 MOST_BLOCKS_ACROSS = 65535
-"""In its second and its third."""
+"""Upper limit of its second and its third extent, in blocks."""
 
 _LIMITS = {
     "sm_75": (64, 1024),
@@ -34,7 +34,7 @@ _LIMITS = {
     "sm_103": (227, 2048),
     "sm_120": (99, 1536),
 }
-"""By architecture: the most shared memory that a block can opt in to, KiB; resident threads of a multiprocessor."""
+"""Limits by architecture: shared memory that a block can opt in to, KiB; resident threads of a multiprocessor."""
 
 
 def is_gpu(architecture: str) -> bool:
@@ -43,7 +43,7 @@ def is_gpu(architecture: str) -> bool:
 
 
 class DeviceKind(enum.StrEnum):
-    """Where a kernel runs."""
+    """The kind of device that a kernel runs on."""
 
     CUDA = "cuda"
     CPU = "cpu"

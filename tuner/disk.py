@@ -1,4 +1,4 @@
-"""Finds out whether a disk is full, which is nobody's mistake, unlike other failures of a file."""
+"""Test whether a disk is full, which is nobody's mistake, unlike other failures of a file."""
 
 from __future__ import annotations
 

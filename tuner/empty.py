@@ -1,4 +1,4 @@
-"""Refuses texts that say nothing, wherever a user gives a name or a value."""
+"""Refusal of empty texts, wherever a user gives a name or a value."""
 
 from __future__ import annotations
 

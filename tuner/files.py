@@ -17,10 +17,10 @@ from tunebench.tuner.errors import KernelFolderError, UserError
 
 _DATABASE = b"SQLite format 3\0"
 _BESIDE_DATABASE = ("-wal", "-shm", "-journal", "-claims")
-"""How a SQLite database begins, and what is added to its name for files that belong to it: SQLite's, and of claims."""
+"""The first bytes of a SQLite database, and the endings of files that belong to it: SQLite's, and of claims."""
 
 _ABANDONED_SECONDS = 60.0
-"""How long nothing was written to a file of a process that is not there: it may be on another machine that is."""
+"""Seconds without a write after which a missing process's file is abandoned: it may run on another machine."""
 
 _MOST_BYTES = 16 << 20
 """Upper limit of a Python file's size in bytes."""

@@ -25,12 +25,12 @@ OUTPUT = "return"
 
 
 class Accuracy(enum.StrEnum):
-    """How wrong a kernel may be. It is its user's choice, and with it another problem is to be solved."""
+    """The accuracy that a kernel needs. It is its user's choice, and with it another problem is to be solved."""
 
     TOLERANCE = "tolerance"
-    """Within the gate's tolerance, or twice the reference's own error: see `tuner/gate/tolerance.py`."""
+    """An error within the gate's tolerance, or twice the reference's own error: see `tuner/gate/tolerance.py`."""
     EAGER = "eager"
-    """No more than the reference itself is at full precision: see `tuner/gate/accuracy.py`."""
+    """An error no larger than the reference's own at full precision: see `tuner/gate/accuracy.py`."""
 
     @classmethod
     def _missing_(cls, value: object) -> Never:

@@ -13,7 +13,7 @@ from tunebench.tuner.environment import Environment
 
 
 class TrialStatus(enum.StrEnum):
-    """How a trial ended: `correct`, `pruned` (right but hopelessly slow), or T4's words for what failed."""
+    """The way a trial ended: `correct`, `pruned` (right but much too slow), or T4's words for what failed."""
 
     CORRECT = "correct"
     PRUNED = "pruned"
@@ -56,7 +56,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class ErrorFigures:
-    """How far an output is from the float64 reference; the worst over all outputs and cases.
+    """The error of an output against the float64 reference; the worst over all outputs and cases.
 
     Attributes:
         max_absolute: largest |output − reference|.
@@ -240,7 +240,7 @@ class Decision(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times faster one thing is than another: the median of per-round ratios with its interval.
+    """The speed-up of one thing over another: the median of per-round ratios with its interval.
 
     Attributes:
         rounds: interleaved rounds it was taken from.

@@ -33,7 +33,7 @@ class Setting(enum.StrEnum):
     ALGORITHMS = "algorithms"
     """Whether only deterministic algorithms may run: `torch.use_deterministic_algorithms`."""
     CUDNN = "cudnn"
-    """How cuDNN chooses its algorithms: `torch.backends.cudnn.benchmark`, `deterministic` and `enabled`."""
+    """The choice of cuDNN's algorithms: `torch.backends.cudnn.benchmark`, `deterministic` and `enabled`."""
 
 
 VALUES: Mapping[Setting, tuple[str, ...]] = MappingProxyType(

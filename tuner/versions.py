@@ -26,4 +26,4 @@ class Versions:
 
 
 UNKNOWN = Versions()
-"""Nothing is known, so that nothing has changed."""
+"""The versions when nothing is known, so that nothing has changed."""

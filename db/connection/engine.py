@@ -1,4 +1,4 @@
-"""Where the database is, connections to it, and what its errors are called."""
+"""Location of the database, connections to it, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tunebench.tuner.disk import has_room
 from tunebench.tuner.errors import DatabaseError
 
 BUSY_SECONDS = 60.0
-"""How long a writer waits for another one; a transaction of ours takes milliseconds."""
+"""Seconds that a writer waits for another one; a transaction of ours takes milliseconds."""
 
 _CONNECT_SECONDS = 10
 _DIALECTS = ("sqlite", "postgresql")

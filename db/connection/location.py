@@ -1,4 +1,4 @@
-"""Where the results database is when none is named. Imports nothing heavy, since every look-up of a kernel asks."""
+"""Location of the results database when none is named. Imports nothing heavy: every look-up of a kernel comes here."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Questions to the database, answered with typed rows."""
+"""Queries of the database, answered with typed rows."""

@@ -1,4 +1,4 @@
-"""Problems that were served without evidence: counting them, and asking which there are."""
+"""Problems that were run without evidence: counting them, and listing them."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class StudyRow:
 
 @dataclass(frozen=True)
 class Missed:
-    """Calls of one problem that were served without evidence.
+    """The calls of one problem that were run without evidence.
 
     Attributes:
         path: of the kernel's folder or file.

@@ -1,4 +1,4 @@
-"""Asks a SQLite file one question, in a process of its own: `python sql_process.py < REQUEST`.
+"""Query of a SQLite file, in a process of its own: `python sql_process.py < REQUEST`.
 
 Any user's SQL can take any amount of memory and time between two looks at the clock (`zeroblob`, `json_group_array`, a
 statement of a megabyte), and SQLite's limit on its heap is one of the whole process that cannot be lifted again. So the

@@ -50,7 +50,7 @@ _PROBLEM = ("key", "dtype", "axes", "options")
 
 
 _EAGER = f'"{ACCURACY_OPTION}":"{Accuracy.EAGER}"'
-"""In the key of a problem that is to be solved as exactly as eager does."""
+"""Text in the key of a problem that is to be solved as exactly as eager does."""
 
 
 def study_conditions(

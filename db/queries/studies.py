@@ -1,4 +1,4 @@
-"""Questions about studies: which there are, their final comparisons, and the environments that they ran under."""
+"""Queries about studies: their list, their final comparisons, and the environments that they ran under."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def newest_comparison(database: Database, study_id: int) -> Comparison | None:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """How a study stood when its final comparison was made.
+    """The state of a study when its final comparison was made.
 
     Attributes:
         trials: that it has by now.

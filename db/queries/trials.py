@@ -1,4 +1,4 @@
-"""Questions about trials: the best, those that meet conditions, and how many there are."""
+"""Queries about trials: the best, those that meet conditions, and their number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.result import TrialStatus
 
 _PAGE = 500
-"""Trials at a time, with all that is known of them."""
+"""Number of trials fetched at a time, with all that is known of them."""
 
 
 class Order(enum.StrEnum):

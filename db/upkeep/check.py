@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TrialCount:
-    """How many trials of a kernel on a device ended in one way."""
+    """The number of trials of a kernel on a device that ended in one way."""
 
     kernel: str
     device: str
@@ -59,7 +59,7 @@ class TrialCount:
 
 @dataclass(frozen=True)
 class Statistics:
-    """How much is in a database.
+    """The size of a database.
 
     Attributes:
         rows: by table.

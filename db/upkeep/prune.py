@@ -51,7 +51,7 @@ _TABLES = tuple(f"tunebench_{table}" for table, _ in _STEPS)
 
 @dataclass(frozen=True)
 class Pruning:
-    """Which results are to go.
+    """The choice of results that are to go.
 
     Attributes:
         kernel, source: only of this kernel; only of sources whose digest begins so.

@@ -1,4 +1,4 @@
-"""Whether an expression of a device function is affine in `value`, so that a normalisation behind it can be folded."""
+"""Test whether a device function's expression is affine in `value`, so that a normalisation behind it can be folded."""
 
 from __future__ import annotations
 

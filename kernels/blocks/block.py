@@ -142,9 +142,9 @@ class Block(TunedModule):
     """The operands of the class's texts, in the order in which `values` gives them."""
 
     places: ClassVar[tuple[tuple[int | None, str], ...]] = ()
-    """Where their values are: the place among the arguments of `forward`, or None and a path."""
+    """The places of their values: the place among the arguments of `forward`, or None and a path."""
     kinds: ClassVar[tuple[str, ...]] = ()
-    """Their kinds, as plain data too."""
+    """The kinds of the operands, as plain data too."""
     left_out: ClassVar[tuple[int | float | bool | None, ...]] = ()
     """The numbers that arguments of `forward` are where a call leaves them out; None of those that have none."""
     takes_inputs: ClassVar[bool] = False

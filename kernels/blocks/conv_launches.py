@@ -16,7 +16,7 @@ from tunebench.tuner.kernel import Plan, ceil_div
 
 _WEIGHT_THREADS = 128
 _REPAIR_BLOCKS = 4
-"""Blocks of `repair` a multiprocessor: it almost never has work."""
+"""Blocks of `repair` for each multiprocessor: it almost never has work."""
 _IMPLICIT_THREADS = 384
 
 

@@ -23,7 +23,7 @@ _REGISTERS_OF_PRODUCT = 4
 _MOST_HELD_REGISTERS = 96
 
 _LONGEST_HALF_SUM = 16384
-"""Products a sum in half precision: with more, scaled weights would be subnormal on average."""
+"""Limit of the products in a half-precision sum: with more, scaled weights would be subnormal on average."""
 
 GRAPH = ("graph_fp16", "graph_tf32", "graph")
 """Convolutions by cuDNN's graph API; the last in the model's own half type."""

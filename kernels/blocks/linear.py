@@ -84,7 +84,7 @@ class Linear(Block):
     kinds_of_operands = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_TENSOR)
 
     input_at: ClassVar[int]
-    """Which argument of forward the layer takes."""
+    """The place of the layer's input among the arguments of forward."""
     layer_path: ClassVar[str]
     """The path of an nn.Linear; empty where the layer is a product with a parameter."""
     weight_path: ClassVar[str]
@@ -93,16 +93,16 @@ class Linear(Block):
     by_columns: ClassVar[bool]
     """Whether what becomes of a value depends on its column or its row."""
     constants_at: ClassVar[tuple[int, ...]]
-    """Which of the values the function in front of a normalisation has for each feature, where it is affine."""
+    """The places of the values that an affine function in front of a normalisation has for each feature."""
     linear_at: ClassVar[tuple[int, ...]]
-    """Which of the values are for the product's own epilogue or pass; the others are for the rows' launch."""
+    """The places of the values for the product's own epilogue or pass; the others are for the rows' launch."""
     reduces_rows: ClassVar[bool]
     is_of_rows: ClassVar[bool]
     """Whether the output has one value for each row."""
     row_tensors: ClassVar[int] = 1
     row_reductions: ClassVar[int] = 0
     row_stages: ClassVar[tuple[int, int]] = (0, 0)
-    """How many passes the reductions of a row take: plainly, and with a maximum and a sum in one."""
+    """The number of passes of a row's reductions: plainly, and with a maximum and a sum in one."""
     has_online: ClassVar[bool] = False
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

@@ -85,7 +85,7 @@ class _NormalisingWeight(NamedTuple):
 
 
 _NONE = (None,) * 6
-"""In the place of vectors, where nothing is to be normalised, or the weight has done it."""
+"""The vectors where nothing is to be normalised, or the weight has done it."""
 
 
 def is_train(problem: Problem) -> bool:

@@ -38,7 +38,7 @@ FORMS = {
     "mean": RowForm(_TOTAL, "row_sum / features"),
     "max": RowForm({"row_top": Max("value")}, "row_top"),
 }
-"""By the name that `over_rows` has for them."""
+"""The forms by the names that `over_rows` has for them."""
 
 _GROUP_NORM_FORM = RowForm(
     _GROUP_NORM,

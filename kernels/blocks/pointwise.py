@@ -42,7 +42,7 @@ _INNER_AND_SIZE = {
     Kind.PER_CHANNEL: ("{name}_inner", "{name}_size"),
     Kind.PER_TENSOR: ("1", "1"),
 }
-"""How many neighbours in memory have one value, and how many values there are; a number known here is no division."""
+"""The number of neighbours in memory with one value, and of values; a number known here is no division."""
 
 _SOURCE = """{fast_math}#include "pointwise.cuh"
 
@@ -61,7 +61,7 @@ class Pointwise(Block):
     """A device function of elements; attributes as in `Block`."""
 
     first: ClassVar[int]
-    """Which of the operands is the tensor whose shape and layout the output has."""
+    """The place among the operands of the tensor whose shape and layout the output has."""
     broadcast: ClassVar[tuple[str, ...]]
     """The kinds of the operands that are broadcast, in order."""
 

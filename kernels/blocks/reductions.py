@@ -38,7 +38,7 @@ class Min(Reduction):
 
 @dataclass(frozen=True)
 class Stages:
-    """In which pass each reduction is made.
+    """The pass in which each reduction is made.
 
     Attributes:
         online: a maximum and the sum of exp(x - maximum) that can be made in one pass, by their numbers.

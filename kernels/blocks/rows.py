@@ -44,7 +44,7 @@ class Rows(Block):
     """Reductions of rows; attributes as in `Block`, and those below."""
 
     reductions: ClassVar[Mapping[str, Reduction]]
-    """By the name of their result in later texts."""
+    """The reductions by the name of their result in later texts."""
     row_dimensions: ClassVar[int] = 1
     """Number of trailing dimensions that make up a row."""
     groups: ClassVar[int | str] = 0
@@ -55,12 +55,12 @@ class Rows(Block):
     kinds_of_operands = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_CHANNEL, Kind.PER_TENSOR)
 
     first: ClassVar[int]
-    """Which of the operands is the tensor whose shape the output has."""
+    """The place among the operands of the tensor whose shape the output has."""
     tensors: ClassVar[int]
     has_channels: ClassVar[bool]
     is_of_rows: ClassVar[bool]
     stages: ClassVar[tuple[int, int]]
-    """How many passes the reductions take: plainly, and with a maximum and a sum in one."""
+    """The number of passes of the reductions: plainly, and with a maximum and a sum in one."""
     has_online: ClassVar[bool]
     reduction_count: ClassVar[int]
 

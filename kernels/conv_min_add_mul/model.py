@@ -11,7 +11,7 @@ from tunebench.kernels.conv_min_add_mul.reference import Model
 
 
 class ModelNew(blocks.Conv, Model):
-    """`Model` of `reference.py`, by the block for convolutions: layouts, precision and range are said there."""
+    """The `Model` of `reference.py`, by the block for convolutions, which documents layouts, precision and range."""
 
     layer = "conv"
     function = "(min(constant, value) + bias) * scaling_factor"

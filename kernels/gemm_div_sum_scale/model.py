@@ -27,7 +27,7 @@ _JOIN_THREADS = 256
 _JOIN_STRIP = 32
 _WARP = 32
 _FIRST_STRIP = 2
-"""Counters of a launch before those of its strips."""
+"""Number of a launch's counters before those of its strips."""
 
 
 def _divides_hidden(algorithm: str, vector_width: int, problem: Problem) -> bool:

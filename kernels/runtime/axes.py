@@ -21,7 +21,7 @@ INDEX_TYPES = (torch.int64, torch.bool)
 
 
 class UnservedError(Exception):
-    """Why no kernel serves a call: one line."""
+    """The reason why no kernel serves a call: one line."""
 
 
 def sizes_of(

@@ -90,7 +90,7 @@ class _Loaded:
 
 
 _loaded: dict[tuple[str, Problem], dict[str, _Loaded]] = {}
-"""By kernel's name and problem, then by device's name."""
+"""The loaded choices by kernel's name and problem, then by device's name."""
 _said: set[str] = set()
 
 

@@ -1,4 +1,4 @@
-"""Decision which plan serves a problem on a device: made once, for all models of a kernel in this process."""
+"""Choice of the plan that serves a problem on a device: made once, for all models of a kernel in this process."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tunebench.tuner.settings import settings_of
 Decided = tuple[Choice, Plan | None]
 """The choice for a problem and its plan; without a plan the reference's operations run."""
 MakeReady = Callable[[Plan], None]
-"""Makes what the first forward under a plan would make, beyond its binary; LaunchError where this machine cannot.
+"""A function that makes what a plan's first forward would make beyond its binary; LaunchError where it cannot.
 
 It may run in a thread of its own."""
 DuelOf = Callable[[Sequence[Plan]], Sequence[Score]]
 """The duel between plans and the reference, on the inputs of the call at hand."""
 BeginBuild = Callable[..., Future[Any]]
-"""Begins what has to be there first, such as the build of a variant: takes `wait`."""
+"""A function that begins what has to be there first, such as the build of a variant: takes `wait`."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ _OUT_OF_MEMORY = "there is not enough memory for it beside the reference"
 
 @dataclass(frozen=True)
 class Score:
-    """How one contender did against the reference.
+    """The result of one contender against the reference.
 
     Attributes:
         ratio: how many times faster than the reference it is: the median of per-round ratios.

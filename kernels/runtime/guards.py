@@ -36,13 +36,13 @@ VersionOf = Callable[[dict[Any, Any]], object]
 
 
 def same_tensors_by_pytorch(*tensors: torch.Tensor) -> SameTensors:
-    """Return `same_tensors` by the guards of PyTorch's compiler."""
+    """Make the check of `same_tensors` by the guards of PyTorch's compiler."""
     check: SameTensors = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     return check
 
 
 def same_tensors_in_python(*tensors: torch.Tensor) -> SameTensors:
-    """Return `same_tensors` in Python."""
+    """Make the check of `same_tensors` in Python."""
     expected = _state(tensors)
     return lambda *others: _state(others) == expected
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tunebench.tuner.problem import Problem
 
 TuneProblem = Callable[["Kernel", "Problem", "Device", float], None]
-"""Runs a study of a problem for so many seconds, recorded; TunebenchError where it cannot be tuned."""
+"""A function that records a study of a problem for so many seconds; TunebenchError where it cannot be tuned."""
 
 _tune_problem: TuneProblem | None = None
 

@@ -1,4 +1,4 @@
-"""Whether a call is an ordinary one: real tensors, and PyTorch doing nothing with it but running it."""
+"""Test whether a call is an ordinary one: real tensors, and PyTorch doing nothing with it but running it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def hooks_of_all() -> bool:
 
 
 blind = ""
-"""Why nothing can be said of what PyTorch does with operations; empty where `guards` has proven that it can."""
+"""The reason why PyTorch's treatment of operations is unknown; empty where `guards` has proven that it is known."""
 
 
 def why_not_run() -> str | None:

@@ -24,7 +24,7 @@ from tunebench.kernels.runtime.gradients import replica
 from tunebench.kernels.runtime.ordinary import held
 
 Path: TypeAlias = tuple[str, ...]
-"""Where an attribute is: the names from the module down to it."""
+"""The path of an attribute: the names from the module down to it."""
 Tensors: TypeAlias = Sequence[torch.Tensor]
 
 OWN = ("_handle", "_settled", "_lost")

@@ -1,4 +1,4 @@
-"""How far tuned models may go in choosing what runs, and how exact that has to be: for a program, a module or a block.
+"""Rules for the choice of what runs, and for its accuracy: for a program, a module or a block.
 
 What is asked for around a call goes before what its module asks for, and that before the program's.
 """

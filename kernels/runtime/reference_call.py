@@ -40,7 +40,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class ReferenceCall:
-    """Describes the work of the reference in a call.
+    """The work of the reference in a call.
 
     Attributes:
         output: the dtype of its result; None where that is not one tensor.
@@ -241,7 +241,7 @@ def _is_told(tensor: torch.Tensor, problem: Problem) -> bool:
 
 
 class Calls(TorchFunctionMode):
-    """Notes which functions of PyTorch's are called, with which shapes and whole numbers.
+    """A mode that notes which functions of PyTorch's are called, with which shapes and whole numbers.
 
     Seen as the reference's author wrote them: the operations that PyTorch makes of a function differ between devices,
     versions and layouts in memory, and what was measured on a GPU is identified on machines without one.
@@ -275,7 +275,7 @@ class Calls(TorchFunctionMode):
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees what operations return, draw, read and write.
+    """A mode that sees what operations return, draw, read and write.
 
     Args:
         buffers: of the module.

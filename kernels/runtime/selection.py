@@ -1,4 +1,4 @@
-"""Which configuration a call runs under: what is known for its problem, best first, and what needs no duel."""
+"""Choice of the configuration that a call runs under: its problem's results, best first, and what needs no duel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _CLEARLY_FASTER = 1.2
 
 
 class Tier(enum.StrEnum):
-    """Where a configuration came from, best first; every tier gives the right answer."""
+    """The source of a configuration, best first; every tier gives the right answer."""
 
     EXACT = "exact"
     """Measured for this problem on this kind of device."""

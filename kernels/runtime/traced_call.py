@@ -21,9 +21,9 @@ from tunebench.kernels.runtime.outline import PartOutline, Tensors, inputs_of, m
 from tunebench.kernels.runtime.reference_call import Blank, trace_reference, why_not_again
 
 _ANY_SIZE = 8
-"""Stands for a size that differs from run to run."""
+"""A stand-in for a size that differs from run to run."""
 _EXACT_INTEGER = 2**53
-"""Whole numbers up to here survive as float64, which is how a graph holds numbers."""
+"""Limit up to which whole numbers survive as float64, which is how a graph holds numbers."""
 
 
 def _in_order(handle: str, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:

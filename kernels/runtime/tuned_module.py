@@ -92,7 +92,7 @@ class TunedModule(nn.Module, abc.ABC):
     """The kernel, as `Kernel.declare` returns it."""
     _operators: ClassVar[Operators]
     own_forward: ClassVar[Callable[..., torch.Tensor] | None] = None
-    """`forward` as it is here; None where the kernel's author wrote another, which has a say in every call."""
+    """The `forward` of this class; None where the kernel's author wrote another, which is called every time."""
     reference_class: ClassVar[Any] = None
     """The class whose `forward` is the reference's; None where the kernel's author wrote a `reference_forward`."""
 
@@ -100,7 +100,7 @@ class TunedModule(nn.Module, abc.ABC):
     """This module's own policy, or its name; None takes the program's (see `policy.py`)."""
 
     accuracy: Accuracy | str | None = None
-    """How exact this module's kernels have to be, or that accuracy's name; None takes the program's accuracy."""
+    """The accuracy that this module's kernels need, or its name; None takes the program's accuracy."""
 
     wait: bool | None = None
     """Whether this module's calls wait while their kernel is built; None takes the program's setting."""
@@ -388,7 +388,7 @@ class TunedModule(nn.Module, abc.ABC):
         return tuple(cls._signature().parameters)[1:]
 
     def _note_backward(self) -> None:
-        """Let the reference run alone from now on: a backward through the kernel runs the reference's forward too."""
+        """Leave calls that need a gradient to the reference: a backward through the kernel runs its forward too."""
         self._trains = True
 
     @property

@@ -31,7 +31,7 @@ LISTS = ("ranked", "fallback")
 """cuDNN's lists of plans for a graph: what its heuristics rank for these sizes, and its engines as they are by default,
 which were the faster ones on an H200."""
 PLANS = 3
-"""As many of either list are worth trying: those behind are of slower engines."""
+"""Number of plans of either list that are worth trying: those behind are of slower engines."""
 
 _MOST_GRAPHS = 64
 _ALIGNMENT_BYTES = 16

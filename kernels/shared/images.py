@@ -22,11 +22,11 @@ USUAL_GEOMETRY = {
     "dilation_width": 1,
     "groups": 1,
 }
-"""Axes that a convolution's problem has only where they are not so."""
+"""The axes that a convolution's problem has only where they have other values."""
 
 
 class Geometry(NamedTuple):
-    """How the windows of a convolution lie; pairs are of height and width.
+    """The geometry of a convolution's windows; pairs are of height and width.
 
     Attributes:
         padding: rows and columns of zeros in all, both sides together. Where it is odd, the last side has one more.

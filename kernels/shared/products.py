@@ -1,4 +1,4 @@
-"""How the fp32 product of a linear layer is made, for kernels whose source includes both headers of products.
+"""Choice of how a linear layer's fp32 product is made, for kernels whose source includes both headers of products.
 
 `product` is `fp32` (torch's own) or `parts` (`include/parts_product.cuh`: the library's products of fewer bits), and a
 pass behind them; or a kernel of ours with all that follows inside: `fused` (`include/split_product.cuh`) or, for a few

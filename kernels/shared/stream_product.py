@@ -15,7 +15,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
 
 MOST_ROWS = 64
-"""Beyond, arithmetic in fp32 takes longer than reading the weight several times over."""
+"""Limit of the rows: beyond, arithmetic in fp32 takes longer than reading the weight several times over."""
 
 _THREADS = 256
 _WARPS = _THREADS // 32

@@ -129,7 +129,7 @@ class _Home:
 
 
 class Linker:
-    """Links what a class needs.
+    """A linker of what a class needs.
 
     Args:
         substitutes: by name, the module whose definition takes the place of every other of that name in tunebench.

@@ -134,7 +134,7 @@ class Device:
 
 
 class Plan:
-    """How the recorded problem runs on one device."""
+    """The plan that the recorded problem runs by on one device."""
 
     def __init__(self, index: int, module: Library) -> None:
         self.configuration = CONFIGURATION
@@ -187,7 +187,7 @@ def plan_on(index: int) -> Plan | None:
 
 
 class TunedModule(nn.Module):
-    """Runs the kernel in calls like those it was measured for, and the reference's own operations in all others.
+    """A module that runs the kernel in calls like those it was measured for, and the reference in all others.
 
     Others are calls of other shapes, types, layouts or devices; calls under autocast, torch.compile, a functorch
     transform or a tracer; and, once a gradient has been taken, those that need one, until `eval()`. A gradient is that

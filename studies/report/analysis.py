@@ -18,7 +18,7 @@ from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.space import SearchSpace
 
 INACTIVE = "inactive"
-"""How a conditional tunable without a value is called; quotes keep a text value of that name apart from it."""
+"""The name of a conditional tunable's missing value; quotes keep a text value of that name apart from it."""
 
 ENOUGH_FOR_IMPORTANCE = 10
 """Fewer timed trials than this rank nothing: the best tenth of them would be one trial."""

@@ -18,7 +18,7 @@ _MOST_POINTS = 4000
 """A plot with more points is slow, and no easier to read."""
 
 _HOPELESS = 2.5
-"""Trials so many times slower than the slowest of the lines are drawn at the edge: the lines are what matters."""
+"""Ratio to the slowest of the lines beyond which trials are drawn at the edge: the lines are what matters."""
 
 _DARKEST = 3.0
 """A cell so many times slower than the best is as dark as they come, so that colours tell the good ones apart."""

@@ -18,7 +18,7 @@ from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Comparison, TrialStatus
 
 _SMALLEST, _LARGEST = 1e-9, 1e12
-"""No time in milliseconds and no speed-up is beyond these: a femtosecond, and thirty years."""
+"""The range of times in milliseconds and of speed-ups: a femtosecond, and thirty years."""
 
 _LARGEST_WORK = 10**24
 

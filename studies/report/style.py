@@ -1,4 +1,4 @@
-"""How numbers and plots look: units, digits, ticks, colours. Text from a database becomes harmless here."""
+"""Look of numbers and plots: units, digits, ticks, colours. Text from a database becomes harmless here."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _MOST_SHARED = 227 * 1024
 
 
 class Form(NamedTuple):
-    """Which of a launch's arguments are what: positions in their order.
+    """The positions of a launch's arguments of each kind, in their order.
 
     Attributes:
         places: those that are `Within` a tensor.

@@ -16,7 +16,7 @@ KILLED = re.compile(
 
 
 class Compiler(abc.ABC):
-    """Compiles variants and loads builds. Instances are safe to use from several threads."""
+    """A compiler of variants, which loads builds. Instances are safe to use from several threads."""
 
     name: CompilerName
     deadline_seconds: float = 120.0

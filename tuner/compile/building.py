@@ -27,7 +27,7 @@ _CLOSE_SECONDS = 5.0
 
 
 _MOST_AT_ONCE = max(1, min(4, (os.cpu_count() or 1) // 2))
-"""Builds in the background: the program has work of its own."""
+"""Limit of concurrent builds in the background: the program has work of its own."""
 
 _shared: dict[tuple[CompilerName, str], Future[Build]] = {}
 _sharing = threading.Lock()
@@ -197,7 +197,7 @@ class Building:
 
 
 class BuildQueue:
-    """Builds variants on threads; configurations that share a variant share its build.
+    """A queue that builds variants on threads; configurations that share a variant share its build.
 
     Args:
         workers: so many builds run at once.

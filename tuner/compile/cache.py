@@ -25,7 +25,7 @@ _FORMAT = 2
 
 
 class BuildCache:
-    """Builds by the digest of all that determines them. Safe to share between threads and processes of one user."""
+    """A cache of builds by the digest of all that determines them. Threads and processes of one user may share it."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or default_cache_folder()

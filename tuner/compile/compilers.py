@@ -24,7 +24,7 @@ COMPILERS: dict[CompilerName, type[Compiler]] = {
 
 
 class BothCompilers(Compiler):
-    """For kernels with a source in CUDA C++ and one in Triton: each variant goes to the compiler of its language."""
+    """Both compilers, for kernels in CUDA C++ and in Triton: each variant goes to the compiler of its language."""
 
     def __init__(self, cuda: Compiler, triton: Compiler) -> None:
         self.name = cuda.name

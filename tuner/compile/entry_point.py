@@ -33,7 +33,7 @@ Memory: TypeAlias = tuple[bytearray, int, int, Any]
 
 
 class EntryPoint:
-    """Launches one function.
+    """A launcher of one function.
 
     Attributes:
         shared_limit: dynamic shared memory, bytes a block, that the function may have.

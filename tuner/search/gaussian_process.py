@@ -106,7 +106,7 @@ def _value_aspect(column: int, values: Sequence[Value], prior: KernelPrior) -> _
 
 
 def _alignment_aspect(column: int, values: Sequence[Value], prior: KernelPrior) -> _Aspect | None:
-    """Count how often 2 divides a value, as hardware comes in powers of two; None where the index tells."""
+    """Return how often 2 divides a value, as an aspect: hardware comes in powers of two. None where the index tells."""
     numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
     if len(numbers) < len(values):
         return None
@@ -118,7 +118,7 @@ def _alignment_aspect(column: int, values: Sequence[Value], prior: KernelPrior) 
 
 
 def _product_aspect(columns: tuple[int, int], logs: tuple[Floats, Floats], prior: KernelPrior) -> _Aspect:
-    """Return the product of two tunables: threads of a block, elements of a tile, bytes of a buffer."""
+    """Return the product of two tunables as an aspect: threads of a block, elements of a tile, bytes of a buffer."""
     product = logs[0][:, None] + logs[1][None, :]
     scaled = np.rint((product - product.min()) / max(float(np.ptp(product)), 1e-12) * _PRODUCT_LEVELS)
     distinct, level = np.unique(scaled, return_inverse=True)

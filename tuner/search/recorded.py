@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 _MOST_TUNABLES = 256
 _MOST_VALUES = np.iinfo(np.int16).max
-"""Different values of a tunable, whose numbers are 16 bits wide."""
+"""Limit of a tunable's values, whose numbers are 16 bits wide."""
 
 
 class RecordedSpaceError(UserError):

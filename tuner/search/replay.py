@@ -174,7 +174,7 @@ def replay(
 
 @dataclass(frozen=True)
 class _SearchSettings:
-    """How to search; see `replay`."""
+    """The settings of a search; see `replay`."""
 
     strategy: Strategy
     budget: int

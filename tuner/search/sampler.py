@@ -43,11 +43,11 @@ from tunebench.tuner.search.pool_model import PoolModel, PoolSettings
 from tunebench.tuner.space import ValidSpace
 
 _FIXED = "fixed_params"
-"""Where Optuna keeps the parameters of an enqueued trial, among its system attributes; see also `past_trial`."""
+"""The name under which Optuna keeps an enqueued trial's parameters, among its system attributes; see `past_trial`."""
 
 
 class SpaceExhausted(TunebenchError):
-    """Every valid configuration has been asked for: the search is complete, and there is nothing left to propose."""
+    """The search is complete: every valid configuration has been proposed, and there is nothing left to propose."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Observation:
 
 
 class PoolSampler(BaseSampler):
-    """Base of the strategies over a valid space: what was asked, what came back, and the way through Optuna.
+    """The base of the strategies over a valid space: its proposals, their results, and the way through Optuna.
 
     A strategy's proposals are a function of the seed and of the finished and pending trials in the order of the study,
     so that a study rebuilt from its records goes on as it would have gone on. Calls are serialised by a lock.

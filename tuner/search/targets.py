@@ -13,7 +13,7 @@ import numpy as np
 from tunebench.tuner.search.gaussian_process import Floats
 
 SLOWEST = 1.0
-"""Log times are cut off this many lower semi-deviations above their median."""
+"""Lower semi-deviations above their median at which log times are cut off."""
 
 
 @dataclass(frozen=True, eq=False)

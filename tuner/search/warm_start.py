@@ -19,16 +19,16 @@ if TYPE_CHECKING:  # asking what a study began with needs none of it
     from tunebench.tuner.space import ValidSpace
 
 MOST_WARM_STARTS = 8
-"""First trials that come from earlier studies."""
+"""Number of first trials that come from earlier studies."""
 
 _GOOD = 1.5
 """A configuration is worth beginning with if its time was within so many times its study's best."""
 
 _APART = 3
-"""Tunables that two warm-start configurations differ in, as long as there are such."""
+"""Number of tunables that two warm-start configurations differ in, as long as there are such."""
 
 _MAPPED = 1 << 14
-"""In spaces of up to this size an invalid configuration is mapped to the nearest valid one."""
+"""Size of a space up to which an invalid configuration is mapped to the nearest valid one."""
 
 
 WORTH_KNOWING = 4 * MOST_WARM_STARTS

@@ -1,4 +1,4 @@
-"""How several calls are compared: interleaved rounds, their stop, and what they decide.
+"""Comparison of several calls: interleaved rounds, their stop, and the decision.
 
 A round takes one sample of every contender. The order rotates from round to round and is reversed in every other one,
 so that nobody always follows the same neighbour. The statistic is the ratio within a round: whatever drifts (clocks,

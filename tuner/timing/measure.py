@@ -60,14 +60,14 @@ _LEAD_FACTOR = 2.0  # the device waits twice as long as the host is expected to 
 
 
 class Clock(abc.ABC):
-    """Takes samples of calls' times on one kind of device."""
+    """A clock that takes samples of calls' times on one kind of device."""
 
     name: str
     regime: CacheRegime
     settle_seconds: float
-    """The longest to wait for a steady state."""
+    """The longest wait for a steady state, in seconds."""
     drift: float
-    """How far the control call may be off before the state counts as another one."""
+    """The share by which the control call may be off before the state counts as another one."""
 
     @abc.abstractmethod
     def sample(self, calls: Sequence[Call]) -> list[float]:
