@@ -1,8 +1,6 @@
 // bfloat16 as a type of storage, without CUDA's headers: conversions alone, rounding to nearest even.
 #pragma once
 
-#include "half.cuh"
-
 // Widens by itself wherever a float is expected, and is narrowed to only where the source says so.
 struct bfloat_t {
     unsigned short bits;
@@ -20,11 +18,3 @@ struct bfloat_t {
 
     __device__ __forceinline__ operator float() const { return __uint_as_float(static_cast<unsigned>(bits) << 16); }
 };
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-template <> __device__ __forceinline__ unsigned pack2<bfloat_t>(float first, float second) {
-    unsigned word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
-#endif

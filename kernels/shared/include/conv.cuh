@@ -18,6 +18,7 @@
 #pragma once
 
 #include "early_launches.cuh"
+#include "parts.cuh"
 #include "vector.cuh"
 
 constexpr bool implicit = convolution == convolution_t::implicit_gemm;

@@ -9,8 +9,6 @@
 // A model of a half type is convolved in that type: nothing is scaled, and nothing lies outside the range.
 #pragma once
 
-#include "parts.cuh"
-
 constexpr float input_scale = 64.0f;
 constexpr float largest_input = 1000.0f;     // times input_scale still below 65504, the largest half
 constexpr float smallest_input = 0.015625f;  // times input_scale 1, whose rounding error is that of the least half

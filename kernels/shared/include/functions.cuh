@@ -18,33 +18,43 @@ namespace functions {
 constexpr bool is_double = sizeof(accumulator_t) == 8;
 constexpr bool is_fast = fast_math && !is_double;
 
-// `name` by CUDA's function `cuda`, of float or double.
-#define TUNEBENCH_FUNCTION(name, cuda)                                               \
+#define TUNEBENCH_FUNCTION(name)                                                     \
     __device__ __forceinline__ accumulator_t name(accumulator_t x) {                 \
-        return is_double ? accumulator_t(::cuda(double(x))) : accumulator_t(::cuda##f(float(x))); \
+        return is_double ? accumulator_t(::name(double(x))) : accumulator_t(::name##f(float(x))); \
     }
-TUNEBENCH_FUNCTION(sqrt, sqrt)
-TUNEBENCH_FUNCTION(rsqrt, rsqrt)
-TUNEBENCH_FUNCTION(expm1, expm1)
-TUNEBENCH_FUNCTION(log1p, log1p)
-TUNEBENCH_FUNCTION(erf, erf)
-TUNEBENCH_FUNCTION(floor, floor)
-TUNEBENCH_FUNCTION(ceil, ceil)
-TUNEBENCH_FUNCTION(trunc, trunc)
-TUNEBENCH_FUNCTION(sin, sin)
-TUNEBENCH_FUNCTION(cos, cos)
-TUNEBENCH_FUNCTION(abs, fabs)
-TUNEBENCH_FUNCTION(exact_exp, exp)
-TUNEBENCH_FUNCTION(exact_log, log)
-TUNEBENCH_FUNCTION(exact_tanh, tanh)
+TUNEBENCH_FUNCTION(sqrt)
+TUNEBENCH_FUNCTION(rsqrt)
+TUNEBENCH_FUNCTION(expm1)
+TUNEBENCH_FUNCTION(log1p)
+TUNEBENCH_FUNCTION(erf)
+TUNEBENCH_FUNCTION(floor)
+TUNEBENCH_FUNCTION(ceil)
+TUNEBENCH_FUNCTION(trunc)
+TUNEBENCH_FUNCTION(sin)
+TUNEBENCH_FUNCTION(cos)
 #undef TUNEBENCH_FUNCTION
+
+__device__ __forceinline__ accumulator_t abs(accumulator_t x) {
+    return is_double ? accumulator_t(::fabs(double(x))) : accumulator_t(::fabsf(float(x)));
+}
 
 __device__ __forceinline__ accumulator_t pow(accumulator_t x, accumulator_t power) {
     return is_double ? accumulator_t(::pow(double(x), double(power))) : accumulator_t(::powf(float(x), float(power)));
 }
 
-__device__ __forceinline__ accumulator_t exp(accumulator_t x) { return is_fast ? accumulator_t(__expf(x)) : exact_exp(x); }
-__device__ __forceinline__ accumulator_t log(accumulator_t x) { return is_fast ? accumulator_t(__logf(x)) : exact_log(x); }
+__device__ __forceinline__ accumulator_t exp(accumulator_t x) {
+    if constexpr (is_fast) {
+        return __expf(x);
+    }
+    return is_double ? accumulator_t(::exp(double(x))) : accumulator_t(::expf(float(x)));
+}
+
+__device__ __forceinline__ accumulator_t log(accumulator_t x) {
+    if constexpr (is_fast) {
+        return __logf(x);
+    }
+    return is_double ? accumulator_t(::log(double(x))) : accumulator_t(::logf(float(x)));
+}
 
 __device__ __forceinline__ accumulator_t divide(accumulator_t x, accumulator_t y) {
     if constexpr (is_fast) {
@@ -58,7 +68,7 @@ __device__ __forceinline__ accumulator_t tanh(accumulator_t x) {
     if constexpr (is_fast) {
         return 1 - __fdividef(2.0f, __expf(2 * x) + 1);
     }
-    return exact_tanh(x);
+    return is_double ? accumulator_t(::tanh(double(x))) : accumulator_t(::tanhf(float(x)));
 }
 
 // A NaN stays one, as in torch; CUDA's own functions drop it.

@@ -42,15 +42,3 @@ struct half_t {
 #endif
     }
 };
-
-// Two of a half type in a word, the first in its low bits.
-template <typename T> __device__ __forceinline__ unsigned pack2(float first, float second) {
-    return T(first).bits | static_cast<unsigned>(T(second).bits) << 16;
-}
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-template <> __device__ __forceinline__ unsigned pack2<half_t>(float first, float second) {
-    unsigned word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
-#endif

@@ -3,14 +3,11 @@
 #pragma once
 
 #include "bfloat.cuh"
+#include "half.cuh"
 
 template <typename T, int width> struct alignas(sizeof(T) * width) Pack {
     T of[width];
 };
-
-template <bool condition, typename A, typename B> struct ChosenType { using type = A; };
-template <typename A, typename B> struct ChosenType<false, A, B> { using type = B; };
-template <bool condition, typename A, typename B> using Choose = typename ChosenType<condition, A, B>::type;
 
 template <typename A, typename B> constexpr bool is_same = false;
 template <typename A> constexpr bool is_same<A, A> = true;

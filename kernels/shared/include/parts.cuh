@@ -7,9 +7,29 @@
 
 #include "bfloat.cuh"
 #include "eight.cuh"
+#include "half.cuh"
 #include "warp.cuh"
 
-// --- Values ---------------------------------------------------------------------------------------------------------
+template <bool condition, typename A, typename B> struct ChosenType { using type = A; };
+template <typename A, typename B> struct ChosenType<false, A, B> { using type = B; };
+template <bool condition, typename A, typename B> using Choose = typename ChosenType<condition, A, B>::type;
+
+// Two of a half type in a word, the first in its low bits.
+template <typename T> __device__ __forceinline__ unsigned pack2(float first, float second) {
+    return T(first).bits | static_cast<unsigned>(T(second).bits) << 16;
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+template <> __device__ __forceinline__ unsigned pack2<half_t>(float first, float second) {
+    unsigned word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+template <> __device__ __forceinline__ unsigned pack2<bfloat_t>(float first, float second) {
+    unsigned word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+#endif
 
 template <typename T> struct Split {
     float value;
@@ -60,8 +80,6 @@ struct SplitHalves {
     }
 };
 #endif
-
-// --- Rows -----------------------------------------------------------------------------------------------------------
 
 // A row whose largest magnitude is m has the exponent e that brings m · 2^e into [2^10, 2^11): far from the largest
 // half (2^16), so that a row may grow a little, and low parts stay clear of underflow.

@@ -1,24 +1,18 @@
 // The fp32 matrix product x · wᵀ by the library's half-precision products, from a high and a low part of each operand.
 //
-// As in split_product.cuh each row, scaled by a power of two, is split into v = high + low, and x · w is
-// x_low · w_high + x_high · w_low + x_high · w_high. Here both operands are split in memory and torch multiplies:
+// Both operands are split in memory (parts.cuh), and torch multiplies x_low · w_high + x_high · w_low + x_high · w_high:
 //
-//   split_parts     of a matrix, the exponents of its rows, notes on those that parts cannot hold, and the parts
-//   (torch)         with one piece, one product over all three terms, the smallest first; with more, one product over the
-//                   two small terms and a batch of products over pieces of the large one, so that tensor cores, which add
-//                   with truncation, make shorter sums, and the rest is added in fp32
+//   split_parts     the exponents of a matrix's rows, notes on those that parts cannot hold, and the parts
+//   (torch)         with one piece, one product over all three terms, the smallest first; with more, one over the two small
+//                   terms and a batch over pieces of the large one, so that tensor cores, which add with truncation, make
+//                   shorter sums, and the rest is added in fp32
 //   repair_parts    strict fp32 into the first partial product for the rows that parts cannot hold
-//   Product         what a pass behind the product reads it through: adds the partial products, undoes the scales and adds
-//                   the bias, so that no pass of its own is needed for that
+//   Product         through which a pass behind the product reads it: adds partial products, undoes scales, adds the bias
 //
 // A row of parts is [high | low], of x, or [low | high], of w, each part padded with zeros to whole pieces. Whole rows make
 // the small terms, the first part of x with the second of w the large one: all operands are views, and nothing is stored
-// twice. With one piece, the high parts stand once more at the end, for the large term.
-//
-// The small terms are 2^-11 of the large one, so that their factors need few bits (`corrections`): in e4m3 or in whole
-// numbers of eight bits the row of parts is [high | low] or [low | high] of these, and the high parts in fp16 stand by
-// themselves. Both parts are brought into the range of eight bits by powers of two, such that both small terms have the
-// same scale and are one product of twice the depth, at the rate of eight-bit tensor cores.
+// twice. With one piece, the high parts stand once more at the end, for the large term. With `corrections` of eight bits the
+// row of parts is of these, one product of twice the depth, and the high parts in fp16 stand by themselves.
 //
 // Tunables: `part_type` of the parts, `corrections` and their results' `correction_sums`, `pieces` of the large term
 // (kernels/parts_product.py), `split_threads` of a block.

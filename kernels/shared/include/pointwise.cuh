@@ -43,7 +43,7 @@ struct Broadcast {
 };
 
 template <int count> struct Broadcasts {
-    Broadcast of[count ? count : 1];
+    Broadcast of[count];
 
     __device__ __forceinline__ bool are_even() const {
         bool even = true;
@@ -54,10 +54,13 @@ template <int count> struct Broadcasts {
         return even;
     }
 };
+template <> struct Broadcasts<0> {
+    __device__ __forceinline__ bool are_even() const { return true; }
+};
 
 // Values of the broadcast tensors for the elements of one vector.
 template <int count> struct Rows {
-    accumulator_t of[count ? count : 1][vector_width];
+    accumulator_t of[count][vector_width];
 
     template <bool even>
     __device__ __forceinline__ void read(const Broadcasts<count>& from, long long first, bool is_short) {
@@ -84,6 +87,10 @@ template <int count> struct Rows {
             }
         }
     }
+};
+template <> struct Rows<0> {
+    accumulator_t of[1][vector_width];
+    template <bool even> __device__ __forceinline__ void read(const Broadcasts<0>&, long long, bool) {}
 };
 
 template <int tensors, int broadcasts, class Function> struct Pointwise {
@@ -170,9 +177,11 @@ template <int tensors, int broadcasts, class Function> struct Pointwise {
         for (int t = 0; t < tensors; ++t) {
             values[t] = accumulator_t(inputs.of[t][i]);
         }
+        if constexpr (broadcasts > 0) {
 #pragma unroll
-        for (int k = 0; k < broadcasts; ++k) {
-            row[k] = accumulator_t(rows.of[k].values[rows.of[k].index(i, is_short())]);
+            for (int k = 0; k < broadcasts; ++k) {
+                row[k] = accumulator_t(rows.of[k].values[rows.of[k].index(i, is_short())]);
+            }
         }
         output[i] = scalar_t(function(values, row));
     }
@@ -192,7 +201,7 @@ template <int tensors, int broadcasts, class Function> struct Pointwise {
             return;
         }
         const long long vectors = elements / vector_width;
-        if (rows.are_even()) {
+        if (broadcasts == 0 || rows.are_even()) {
             tiles<true>(vectors);
         } else {
             tiles<false>(vectors);

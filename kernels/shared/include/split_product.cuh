@@ -1,21 +1,19 @@
 // The fp32 matrix product y = x · wᵀ on Hopper's half-precision tensor cores, as accurate as a strict fp32 product.
 //
-// Each operand, scaled by a power of two per row, is split into two halves, v = high + low, which together hold 22 bits
-// of its mantissa; x · w is then x_high · w_high + x_high · w_low + x_low · w_high (Ootomo and Yokota, "Recovering
-// single precision accuracy from Tensor Cores", 2022). Tensor cores add with truncation, which would be the largest
-// error left: every so often the sums are therefore taken out of them and added in fp32.
+// Each operand is split into two halves (parts.cuh), which together hold 22 bits of its mantissa; x · w is then
+// x_high · w_high + x_high · w_low + x_low · w_high (Ootomo and Yokota, "Recovering single precision accuracy from Tensor
+// Cores", 2022). Tensor cores add with truncation, which would be the largest error left: every so often the sums are
+// therefore taken out of them and added in fp32.
 //
 //   row_exponents    the exponent that brings each row of a matrix into range
 //   split_rows       x, once per call: its exponents and its parts, laid out tile by tile as the product reads them
-//   split_product    the product; w is read as it is and split on the way into shared memory
+//   split_product    the product; w is read as it is and split on the way into shared memory, or, with `weight_parts`, read
+//                    in parts from memory (tile_product.cuh)
 //   repair_rows      strict fp32 for the rows that halves cannot hold (repair.cuh)
 //
-// What is kept of w between calls is a guess that every call verifies: its rows' exponents. The product notes each row
-// of w that does not fit its exponent, or holds an infinity or a NaN, and `repair_rows` computes what depends on such a
-// row again in strict fp32 and corrects the exponent. So no change of w, however it is made, can go unseen.
-//
-// Where `weight_parts` says so, the weight is not split on the way but read in parts from memory, and the small terms are
-// products of eight bits (tile_product.cuh).
+// Of w its rows' exponents are kept between calls, a guess that every call verifies. The product notes each row of w that
+// does not fit its exponent, or holds an infinity or a NaN, and `repair_rows` computes what depends on such a row again in
+// strict fp32 and corrects the exponent. So no change of w, however it is made, can go unseen.
 //
 // Sizes are tunables (kernels/split_product.py, kernels/products.py): `product_columns` rows of x in a tile,
 // `product_stages` tiles of both operands in flight, `product_cluster` blocks that share a tile of x, `sum_stages` stages

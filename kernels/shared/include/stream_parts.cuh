@@ -1,7 +1,7 @@
 // The weight of a product of few rows: as it is, or kept in 3 bytes an element.
 //
-// In parts each row, scaled by a power of two, is halves and what these leave, in whole numbers of eight bits, which together
-// hold 19 bits of the row's largest magnitude. Rows that these cannot hold are read as they are.
+// Parts (parts.cuh) are halves and rests in eight bits, which together hold 19 bits of the row's largest magnitude. Rows that
+// these cannot hold are read as they are.
 #pragma once
 
 #include "pack.cuh"

@@ -1,14 +1,10 @@
 // The same product from parts in memory: high parts in fp16, and the small terms from factors of eight bits or in fp16.
 //
-// x · w is x_high · w_low + x_low · w_high + x_high · w_high as in split_product.cuh. The two small terms are 2^-11 of the
-// third, so that their factors need few bits; products of eight bits run at twice the rate. Both operands are split in
-// memory, in every call or, of a weight that is kept, once. They are laid out tile by tile as shared memory has them, so
-// that a stage of either is one bulk copy. A tile's sums begin as those of the small terms, which then become the first
-// value of the large one's, so that these are truncated in a third as many additions as where all three are made together:
-//
-//   split_tiles     x, or x and the weight: their rows' exponents, notes on those that parts cannot hold, and the parts
-//   split_product   the product, with the epilogue
-//   repair_rows     strict fp32 for the rows that parts cannot hold (repair.cuh)
+// The two small terms are 2^-11 of the third, so that their factors need few bits; products of eight bits run at twice the
+// rate. Both operands are split in memory (split_tiles), in every call or, of a weight that is kept, once. They are laid out
+// tile by tile as shared memory has them, so that a stage of either is one bulk copy. A tile's sums begin as those of the
+// small terms, which then become the first value of the large one's, so that these are truncated in a third as many
+// additions as where all three are made together.
 #pragma once
 
 #include "late_rows.cuh"
