@@ -134,7 +134,7 @@ ADDED: dict[str, tuple[str, ...]] = {
         *("studies/on_ray.py", "studies/on_this_machine.py", "tuner/device_lock.py", "tuner/cores.py"),
         *("tuner/device.py:Device.model", "tuner/device.py:find_devices", "tuner/device.py:require_one_model"),
         *(f"studies/tune.py:{name}" for name in ("Resolved.device", "_devices", "make_executor", "environment_for")),
-        *(f"tuner/study/worker.py:{name}" for name in ("WorkerEvaluator._alone", "_take_device", "_releases_device")),
+        *(f"tuner/study/worker.py:{name}" for name in ("WorkerEvaluator._alone", "_take_device", "_device_let_go_of")),
         *(f"tuner/study/study.py:StudyRun.{name}" for name in ("_ask_ahead", "_begin")),
         *("db/entries/study_log.py:study_of", "db/migrations/versions/0008_device_uuid.py"),
     ),
