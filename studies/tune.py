@@ -310,7 +310,7 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
     request, kernel = resolved.request, resolved.kernel
     with account.phase(Activity.WORKER):
         executor = make_executor(resolved, mode)
-    account.move(Activity.WORKER, executor.prepared)
+    account.move(Activity.WORKER, executor.first.prepared)
     device, problem, slots = executor.device, executor.problem, executor.slots
     try:
         if resolved.expected not in (None, problem, problem.named):

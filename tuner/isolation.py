@@ -189,6 +189,28 @@ def context() -> ForkServerContext:
     return multiprocessing.get_context("forkserver")
 
 
+def start_process(
+    target: Callable[..., NoReturn], *arguments: object, daemon: bool = False
+) -> tuple[ForkServerProcess, Connection]:
+    """Start a process that runs a function with its end of a connection and these arguments; return it and our end.
+
+    Raises:
+        DiedError: no process could be started.
+        DiskFullError: there is no room for its temporary files.
+    """
+    start_forkserver()
+    ours, theirs = context().Pipe()
+    process = context().Process(target=target, args=(theirs, *arguments), daemon=daemon)
+    with closing(theirs):
+        try:
+            with without_main():
+                process.start()
+        except (OSError, EOFError) as error:
+            ours.close()
+            raise DiedError(f"no process could be started: {error}", from_outside=True) from error
+    return process, ours
+
+
 class IsolatedProcess:
     """A process that is asked one question at a time and keeps what its modules hold; it begins with `start`.
 
@@ -220,19 +242,10 @@ class IsolatedProcess:
             DiskFullError: there is no room for its temporary files.
         """
         self.close()
-        start_forkserver()
-        ours, theirs = context().Pipe()
         self._trace = Connection(os.memfd_create("trace"))
-        process = context().Process(target=_serve, args=(theirs, _Home.here(), self._trace))
-        process.daemon = not self._has_children
-        with closing(theirs):
-            try:
-                with without_main():
-                    process.start()
-            except (OSError, EOFError) as error:
-                ours.close()
-                raise DiedError(f"no process could be started: {error}", from_outside=True) from error
-        self._process, self._connection = process, ours
+        start_forkserver()  # its address is part of `_Home`
+        daemon = not self._has_children
+        self._process, self._connection = start_process(_serve, _Home.here(), self._trace, daemon=daemon)
 
     def ask(
         self,

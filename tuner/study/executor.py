@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -20,9 +20,8 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import WorkerError
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.result import Comparison, Stage, TrialResult
-from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import NOBODY, Evaluator, Finalist, Leaders
+from tunebench.tuner.result import TrialResult
+from tunebench.tuner.study.evaluate import NOBODY, Evaluator, Leaders
 from tunebench.tuner.study.worker import KILL_SECONDS
 
 Answer = TypeVar("Answer")
@@ -70,9 +69,9 @@ class Executor(abc.ABC):
         self._running: set[Future[TrialResult]] = set()
 
     @property
-    def prepared(self) -> Mapping[Activity, float]:
-        """Seconds that its first evaluator has taken to be ready."""
-        return self._evaluators[0].prepared
+    def first(self) -> Evaluator:
+        """The evaluator for what one device does while nothing else is evaluated."""
+        return self._evaluators[0]
 
     @property
     def slots(self) -> int:
@@ -105,14 +104,6 @@ class Executor(abc.ABC):
             self._running.add(future)
             threading.Thread(target=self._evaluate, args=arguments, name="evaluate", daemon=True).start()
         return future
-
-    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
-        """See `Evaluator.sanitize`; on one device, while nothing else is evaluated."""
-        return self._evaluators[0].sanitize(finalists)
-
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
-        """See `Evaluator.compare`; on one device, while nothing else is evaluated."""
-        return self._evaluators[0].compare(finalists, default, leader)
 
     def run(self, function: Callable[..., Answer], *arguments: object) -> Answer:
         """What a function returns on the machine of the first device, which it has for itself."""

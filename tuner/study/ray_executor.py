@@ -214,17 +214,17 @@ class RayEvaluator:
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         """One variant's result; see `WorkerEvaluator.evaluate`."""
-        result: TrialResult = self._ask("evaluate", configuration, build, leaders)
+        result: TrialResult = self._ask("ask", "evaluate", configuration, build, leaders)
         return replace(result, build=build)
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """See `WorkerEvaluator.sanitize`."""
-        stages: list[Stage] = self._ask("sanitize", list(finalists))
+        stages: list[Stage] = self._ask("ask", "sanitize", list(finalists))
         return stages
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
         """See `WorkerEvaluator.compare`."""
-        comparison: Comparison = self._ask("compare", list(finalists), default, leader)
+        comparison: Comparison = self._ask("ask", "compare", list(finalists), default, leader)
         return comparison
 
     def run(self, function: Callable[..., Answer], *arguments: object) -> Answer:
@@ -362,36 +362,18 @@ class _Actor:
             return error
         return self._evaluator.problem
 
-    def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders) -> TrialResult | TunebenchError:
-        """One variant's result, without its build, which the driver has."""
-        assert self._evaluator is not None
+    def ask(self, method: str, *arguments: object) -> object:
+        """Return what a method of the worker's evaluator answers; a result without its build, which the driver has."""
         try:
-            return replace(self._evaluator.evaluate(configuration, build, leaders), build=None)
+            answer = getattr(self._evaluator, method)(*arguments)
         except TunebenchError as error:
             return error
+        return replace(answer, build=None) if isinstance(answer, TrialResult) else answer
 
     def run(self, function: Callable[..., Answer], *arguments: object) -> Answer | TunebenchError:
-        """What a function returns here, with the device for itself."""
+        """Return what a function returns here, with the device for itself."""
         try:
             with alone_on(self._device, "tunebench tune"):
                 return function(*arguments)
-        except TunebenchError as error:
-            return error
-
-    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage] | TunebenchError:
-        """See `WorkerEvaluator.sanitize`."""
-        assert self._evaluator is not None
-        try:
-            return self._evaluator.sanitize(finalists)
-        except TunebenchError as error:
-            return error
-
-    def compare(
-        self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration
-    ) -> Comparison | TunebenchError:
-        """See `WorkerEvaluator.compare`."""
-        assert self._evaluator is not None
-        try:
-            return self._evaluator.compare(finalists, default, leader)
         except TunebenchError as error:
             return error

@@ -443,7 +443,7 @@ class StudyRun:
         report(Phase.COMPARING)
         with self._account.phase(Activity.ROUNDS):
             leader = min(ranked, key=lambda trial: trial.median_ms or 0.0).configuration
-            return self._executor.compare([one for one in contenders if one is not baseline], baseline, leader)
+            return self._executor.first.compare([one for one in contenders if one is not baseline], baseline, leader)
 
     def _confirms(self, winner: Finalist, report: Callable[[Phase], None]) -> bool:
         """Whether the winner stands where its own code cannot reach; where not it is refused, and another one wins."""
@@ -486,7 +486,7 @@ class StudyRun:
         if not finalists:
             return []
         with self._account.phase(Activity.SANITIZER):
-            stages = self._executor.sanitize(finalists)
+            stages = self._executor.first.sanitize(finalists)
         for (configuration, _), stage in zip(finalists, stages, strict=True):
             if not stage.passed:
                 self._refuse(configuration, stage)

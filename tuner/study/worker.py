@@ -7,13 +7,12 @@ prepares everything anew, which is also the check that the device still works.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
@@ -41,7 +40,6 @@ Factory = Callable[[], LocalEvaluator]
 """Makes the evaluator inside the worker; it is pickled, so a `functools.partial` of a module's function."""
 
 Answer = TypeVar("Answer")
-Question = TypeVar("Question", bound=Callable[..., Any])
 
 _Prepared = tuple[Problem, Device, float, Mapping[Activity, float]]
 """What it evaluates on what; seconds of a call of the reference; seconds that getting ready took."""
@@ -153,7 +151,9 @@ class WorkerEvaluator:
         """The result; a death of the worker is the variant's."""
         is_short = leaders.seconds is not None and leaders.seconds < self._seconds
         try:
-            result = self._ask(leaders.seconds if is_short else None, _evaluate, configuration, build, leaders)
+            result = self._ask(
+                leaders.seconds if is_short else None, LocalEvaluator.evaluate, configuration, build, leaders
+            )
         except HungError as hung:
             if is_short:
                 raise OutOfTimeError(f"the study's time was over before this variant was: {configuration}") from hung
@@ -163,8 +163,8 @@ class WorkerEvaluator:
         self._deaths = 0
         return result
 
-    def _ask(self, seconds: float | None, function: Callable[..., Answer], *arguments: object) -> Answer:
-        """Ask a worker that is prepared; one killed from outside says nothing of what it ran, which is asked once more.
+    def _ask(self, seconds: float | None, method: Callable[..., Answer], *arguments: object) -> Answer:
+        """Ask the evaluator of a worker that is prepared; once more where it was killed from outside.
 
         Args:
             seconds: None for a variant's deadline.
@@ -176,7 +176,9 @@ class WorkerEvaluator:
 
         def question() -> Answer:
             self._require_worker()
-            return self._alone(self._seconds if seconds is None else seconds, function, *arguments)
+            limit = self._seconds if seconds is None else seconds
+            answer: Answer = self._alone(limit, _answer, method.__name__, *arguments)
+            return answer
 
         return asked_again_if_killed(question)
 
@@ -195,7 +197,7 @@ class WorkerEvaluator:
             WorkerError: the worker died or hung.
         """
         try:
-            return self._ask(PREPARE_SECONDS, _sanitize, list(finalists))
+            return self._ask(PREPARE_SECONDS, LocalEvaluator.sanitize, list(finalists))
         except DeathError as death:
             raise WorkerError(f"compute-sanitizer on the finalists failed: {death}") from death
 
@@ -206,7 +208,8 @@ class WorkerEvaluator:
             WorkerError: the worker died or hung.
         """
         try:
-            comparison = self._ask(PREPARE_SECONDS + longest_seconds(), _compare, list(finalists), default, leader)
+            seconds = PREPARE_SECONDS + longest_seconds()
+            comparison = self._ask(seconds, LocalEvaluator.compare, list(finalists), default, leader)
             return replace(comparison, environment=self._environment)
         except DeathError as death:
             raise WorkerError(f"the final comparison failed: {death}; the same command tries it again") from death
@@ -278,41 +281,26 @@ def _take_device(name: str) -> None:
     _device_lock.take(report)
 
 
-def _releases_device(question: Question) -> Question:
-    @functools.wraps(question)
-    def asked(*arguments: Any) -> Any:
-        try:
-            return question(*arguments)
-        finally:
-            if _device_lock is not None:
-                _device_lock.release()
-
-    return cast(Question, asked)
+@contextmanager
+def _device_let_go_of() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if _device_lock is not None:
+            _device_lock.release()
 
 
-@_releases_device
+@_device_let_go_of()
 def _prepare(factory: Factory) -> _Prepared:
     global _evaluator  # noqa: PLW0603 - a worker process has one evaluator
     _evaluator = factory()
     return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds(), _evaluator.prepared
 
 
-@_releases_device
-def _evaluate(configuration: Configuration, build: Build, leaders: Leaders) -> TrialResult:
-    assert _evaluator is not None
+@_device_let_go_of()
+def _answer(method: str, *arguments: object) -> Any:
+    """Return what a method of the evaluator answers."""
     try:
-        return _evaluator.evaluate(configuration, build, leaders)
+        return getattr(_evaluator, method)(*arguments)
     except DeviceLostError as error:
         leave(str(error))  # the device is lost to this process only: it makes room for the next one
-
-
-@_releases_device
-def _sanitize(finalists: Sequence[Finalist]) -> list[Stage]:
-    assert _evaluator is not None
-    return _evaluator.sanitize(finalists)
-
-
-@_releases_device
-def _compare(finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
-    assert _evaluator is not None
-    return _evaluator.compare(finalists, default, leader)

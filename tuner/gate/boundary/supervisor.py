@@ -14,14 +14,12 @@ import select
 import signal
 import time
 from collections.abc import Callable
-from contextlib import closing
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import NoReturn
 
-from tunebench.tuner.isolation import context, how_it_ended, start_forkserver, without_main
+from tunebench.tuner.isolation import how_it_ended, start_process
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -44,11 +42,7 @@ class Supervised:
     """
 
     def __init__(self, run: Run) -> None:
-        start_forkserver()
-        self.connection, theirs = context().Pipe()
-        self._process: ForkServerProcess = context().Process(target=_supervise, args=(theirs, run))
-        with closing(theirs), without_main():
-            self._process.start()
+        self._process, self.connection = start_process(_supervise, run)
 
     def wait(self, seconds: float) -> int | None:
         """Its exit code, negative for a signal; None where it is still running after so many seconds."""
