@@ -58,7 +58,6 @@ def spawn(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     ("moment", "number", "line"),
     [
         ("import", signal.SIGINT, "interrupted"),
-        ("study", signal.SIGINT, "interrupted"),
         ("study", signal.SIGTERM, "terminated"),
         ("study", signal.SIGHUP, "the terminal is gone"),
     ],
