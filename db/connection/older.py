@@ -225,5 +225,7 @@ def _finite(values: Row) -> Row:
 def _is_conclusive(document: Mapping[str, Any]) -> bool:
     samples = {name: tuple(one["samples_ms"]) for name, one in document["contenders"].items()}
     over = document["speed_ups"].get(Baseline.REFERENCE.value)
-    ratio = over and Ratio(*(float(over[name]) for name in ("ratio", "low", "high", "rounds", "confidence")))
-    return is_conclusive(control_of(samples), ratio)
+    if over is None:
+        return is_conclusive(control_of(samples), None)
+    ratio, low, high = (float(over[name]) for name in ("ratio", "low", "high"))
+    return is_conclusive(control_of(samples), Ratio(ratio, low, high, over["rounds"], over["confidence"]))

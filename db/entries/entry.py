@@ -442,7 +442,7 @@ _SHARED: dict[type, set[str]] = {
 
 def document_of(part: BuildFacts | TrialFacts | ComparisonFacts | LateRefusalFacts) -> dict[str, Any]:
     """The part as its row's document: values that JSON can say, but for what the row refers to or has in columns."""
-    kind = type(part)
+    kind: Any = type(part)
     document: dict[str, Any] = _adapter(kind).dump_python(part, mode="json", exclude=_SHARED.get(kind))
     return document
 

@@ -109,13 +109,15 @@ class Writer:
     def refuse(self, refusals: Mapping[int, parts.LateRefusalFacts]) -> int:
         """Refuse correct trials by their numbers, unless they were refused before; how many."""
         table, refused = tables.Trial, {number: parts.document_of(one) for number, one in refusals.items()}
-        query = select(table.id, table.document).where(table.id.in_(refusals), table.status != TrialStatus.CORRECTNESS)
-        found = self._connection.execute(query).all()
-        for number, document in found:
-            changed = document | {"late_refusal": refused[number]}
-            values = trial_columns(changed) | {"document": changed}
-            self._connection.execute(update(table).where(table.id == number).values(**values))
-        return len(found)
+        unrefused, changed = table.status != TrialStatus.CORRECTNESS, 0
+        query = select(table.id, table.document).where(table.id.in_(refusals), unrefused)
+        for number, found in self._connection.execute(query).all():
+            document = found | {"late_refusal": refused[number]}
+            # On PostgreSQL another writer may have been first since.
+            refusing = update(table).where(table.id == number, unrefused)
+            row = self._connection.execute(refusing, trial_columns(document) | {"document": document})
+            changed += row.rowcount
+        return changed
 
     def _builds(self, listed: Sequence[parts.BuildFacts | None]) -> list[int | None]:
         """The numbers of builds, in order. Of two with one identity the first one's log and seconds are kept."""

@@ -24,6 +24,7 @@ from sqlalchemy import (
     literal,
     select,
     tuple_,
+    type_coerce,
 )
 
 from tunebench.db.entries.decode import configuration_of, problem_of, regime_of, status_of
@@ -45,7 +46,6 @@ from tunebench.tuner.result import Baseline, Ratio
 _FEW = 50_000
 """Number of trials that are found through an index and sorted within some ten milliseconds."""
 
-_RATIO = ("ratio", "low", "high", "rounds", "confidence")
 _PROBLEM = ("key", "dtype", "axes", "options")
 
 
@@ -164,7 +164,7 @@ def everything_about(picked: CTE) -> AnySelect:
             tables.Trial.message,
             CONFIRMED_AT.label("confirmed_at"),
             CONFIRMED_MS.label("confirmed_ms"),
-            tables.Comparison.document.label("won"),
+            type_coerce(tables.Comparison.document, JSON)["speed_ups"].label("won"),
         )
         .select_from(picked)
         .join(tables.Trial, tables.Trial.id == picked.c.trial_id)
@@ -196,11 +196,11 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
 
 
 def _ratio(won: Any, baseline: Baseline) -> Ratio | None:
-    """A comparison's speed-up over a baseline, from its document."""
+    """A comparison's speed-up over a baseline, from those in its document."""
     try:
-        figures = won["speed_ups"].get(baseline.value)
-        return figures and Ratio(
-            *(float(figures[name]) for name in _RATIO[:3]), *(figures[name] for name in _RATIO[3:])
+        one = won.get(baseline.value)
+        return one and Ratio(
+            float(one["ratio"]), float(one["low"]), float(one["high"]), one["rounds"], one["confidence"]
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         raise DatabaseError(

@@ -9,7 +9,7 @@ A trial, a build and a comparison are documents (JSON): a fact more needs no col
 SQL asks, which the writer takes from the document. They are plain ones and not generated, because SQLite reads a number
 in JSON to 15 digits only, and its versions disagree on whether a view may look into JSON where the schema is not
 trusted. What many rows share, and what rankings and filters of a million trials go by, are rows of their own: problems,
-devices, environments, configurations.
+devices, environments, configurations. A document is the last column, so that what stands before it is read without it.
 """
 
 from __future__ import annotations
@@ -372,7 +372,15 @@ class Comparison(Base):
             CheckConstraint(f"{name}_low > 0 AND {name}_low <= {name} AND {name} <= {name}_high", name=name)
             for name in OVER
         ),
-        Index(None, "study_id", "configuration_id"),
+        # All that rankings ask, so that they read no document.
+        Index(
+            "ix_tunebench_comparisons_won",
+            "study_id",
+            "configuration_id",
+            "conclusive",
+            "concluded_at",
+            "environment_id",
+        ),
         _LASTING,
     )
 
@@ -383,11 +391,19 @@ class Comparison(Base):
     concluded_at: Mapped[datetime]
     conclusive: Mapped[bool]
     best_ms: Mapped[float | None]
+    over_reference: Mapped[float | None]
+    over_reference_low: Mapped[float | None]
+    over_reference_high: Mapped[float | None]
+    over_default: Mapped[float | None]
+    over_default_low: Mapped[float | None]
+    over_default_high: Mapped[float | None]
+    over_compiled: Mapped[float | None]
+    over_compiled_low: Mapped[float | None]
+    over_compiled_high: Mapped[float | None]
+    over_copy: Mapped[float | None]
+    over_copy_low: Mapped[float | None]
+    over_copy_high: Mapped[float | None]
     document: Mapped[JsonValue] = mapped_column(Json)
-
-
-for _name in (f"{over}{ending}" for over in OVER for ending in ("", "_low", "_high")):
-    setattr(Comparison, _name, mapped_column(Number(), nullable=True))
 
 
 class Miss(Base):

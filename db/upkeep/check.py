@@ -275,8 +275,8 @@ def _check_documents(
 
 def _check_samples(connection: Connection) -> tuple[int, list[str]]:
     def check(row: Any) -> None:
-        measurement = row.document["measurement"] if isinstance(row.document, dict) else None
-        samples = measurement["samples_ms"] if isinstance(measurement, dict) else None
+        measurement = row.document.get("measurement") if isinstance(row.document, dict) else None
+        samples = measurement.get("samples_ms") if isinstance(measurement, dict) else None
         times = isinstance(samples, list) and all(
             isinstance(sample, int | float) and 0 < sample < math.inf for sample in samples
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import shlex
@@ -17,8 +18,7 @@ from command_line import CommandLine
 from sample_results import A100, ENVIRONMENT, H200, STUDY, comparison, correct, failed
 
 from tunebench.db.connection.database import open_database
-from tunebench.db.connection.engine import locate, make_engine
-from tunebench.db.connection.upgrade import HEAD, migrate
+from tunebench.db.connection.upgrade import HEAD
 from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.result import TrialStatus
@@ -109,12 +109,10 @@ def test_stats_and_check(run: CommandLine, file: Path) -> None:
 
 def test_an_upgrade_says_from_where_to_where_and_what_it_keeps(run: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "older.db"
-    engine = make_engine(locate(file))
-    with engine.begin() as connection:
-        migrate(connection, "0001")
-    engine.dispose()
+    older = Path(__file__).parents[1] / "db" / "connection" / "older" / "0009.db.gz"
+    file.write_bytes(gzip.decompress(older.read_bytes()))
     done = run("db", "upgrade", "--db", file, "--json").json
-    assert done == {"before": "0001", "after": HEAD, "backup": f"{file}.revision-0001.backup"}
+    assert done == {"before": "0009", "after": HEAD, "backup": f"{file}.revision-0009.backup"}
     assert run("db", "upgrade", "--db", file).out == f"{file} has revision {HEAD} already\n"
     assert "created with revision" in run("db", "upgrade", "--db", tmp_path / "new.db").out
     assert "folder" in run("db", "upgrade", "--db", tmp_path / "nowhere" / "new.db").error
