@@ -14,7 +14,6 @@ from typing import Any
 
 import typer
 
-from tunebench import _HOMES
 from tunebench.studies.cli import app
 from tunebench.studies.request.options import options_of, spelled
 
@@ -76,7 +75,8 @@ def _cell(text: str) -> str:
 
 def keywords() -> str:
     """The types of the keywords of Python's face, as a module's text."""
-    face = [getattr(import_module(module), name) for module, names in _HOMES.items() for name in names]
+    package = import_module("tunebench")
+    face = [getattr(package, name) for name in package.__all__]
     found = {one.__name__: vars(one)["declaration"] for one in face if "declaration" in getattr(one, "__dict__", ())}
     return _KEYWORDS_HEAD + "".join(
         f'\n\nclass {name.title()}Options(TypedDict, total=False):\n    """Of `{name}`."""\n\n'
