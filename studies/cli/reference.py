@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import typer
 
-import tunebench
 from tunebench.studies.cli import app
 from tunebench.studies.request.options import options_of, spelled
 
@@ -75,7 +75,8 @@ def _cell(text: str) -> str:
 
 def keywords() -> str:
     """The types of the keywords of Python's face, as a module's text."""
-    face = [getattr(tunebench, name) for name in tunebench.__all__]
+    package = import_module("tunebench")
+    face = [getattr(package, name) for name in package.__all__]
     found = {one.__name__: vars(one)["declaration"] for one in face if "declaration" in getattr(one, "__dict__", ())}
     return _KEYWORDS_HEAD + "".join(
         f'\n\nclass {name.title()}Options(TypedDict, total=False):\n    """Of `{name}`."""\n\n'
