@@ -1,1 +1,1 @@
-"""What people run: the command line, studies, comparisons, and what they print and draw."""
+"""The commands that people run: the command line, studies, comparisons, and what they print and draw."""

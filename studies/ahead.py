@@ -148,7 +148,7 @@ def _device_for(architecture: str) -> Device:
 
 
 def _needed(targets: Sequence[str], devices: Sequence[Device], file: Path | None) -> list[_Needed]:
-    """What may serve the problems, each variant once."""
+    """Return the variants that may be used for the problems, each once."""
     asked = None if file is None else read_problems(file)
     names = targets or (kernel_names() if asked is None else sorted(asked))
     found: dict[str, _Needed] = {}
@@ -173,7 +173,7 @@ def _needed(targets: Sequence[str], devices: Sequence[Device], file: Path | None
 def _configurations(
     kernel: Kernel, problem: Problem, device: Device, saved: Configuration | None
 ) -> list[Configuration]:
-    """What may serve a problem: what was saved for it; else what evidence says, or the contenders of its duel."""
+    """Return the configurations of a problem: the saved one, else the evidence's, else its duel's contenders."""
     if wrong := _misfit(kernel, problem):
         raise UserError(f"{problem} is no problem of {kernel.name}: {wrong}")
     try:
@@ -188,7 +188,7 @@ def _configurations(
 
 
 def _misfit(kernel: Kernel, problem: Problem) -> str:
-    """What no model of the kernel meets; nothing where one may meet the problem."""
+    """Return why no model of the kernel meets the problem; empty where one may."""
     modes = [mode.value for mode in kernel.modes]
     if empty := [name for name, size in problem.axes.items() if size < 1]:
         return f"'{empty[0]}' is {problem.axes[empty[0]]}, and nothing empty is served by a kernel"
@@ -200,7 +200,7 @@ def _misfit(kernel: Kernel, problem: Problem) -> str:
 
 
 def _known_problems(kernel: Kernel, device: Device) -> list[Problem]:
-    """Those that a database or the files beside the kernel have results of, on that kind of device."""
+    """Return the problems that the database or the files beside the kernel have results of, on that kind of device."""
     from tunebench.db.connection.database import open_database
     from tunebench.db.queries.trials import best
 

@@ -1,4 +1,4 @@
-"""What `import tunebench` offers: the commands as functions. Each imports what it needs when it is called."""
+"""The functions of `import tunebench`: the commands. Each imports what it needs when it is called."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class BenchCase:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the device reaches, measured at the time.
+    """The device's best rates, measured at the time.
 
     Attributes:
         copy_gbs, read_gbs: memory traffic of a copy (read and written) and of a sum, GB/s.
@@ -239,7 +239,7 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
 
 
 def _modes(kernel: Kernel, asked: Sequence[str] | None, *, lenient: bool) -> Sequence[Mode]:
-    """Those that are asked for; of several kernels, not every one needs to have each."""
+    """Return the modes that are asked for, else all; `lenient` leaves out those that the kernel does not have."""
     if not asked:
         return kernel.modes
     return kernel.modes_named([mode for mode in asked if mode in kernel.modes] if lenient else asked)

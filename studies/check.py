@@ -34,7 +34,7 @@ Show = Callable[[CheckRequest, Mode, Question | Stage], None]
 
 
 def show_nothing(_request: CheckRequest, _mode: Mode, _what: Question | Stage) -> None:
-    """Of a check that nobody watches."""
+    """Ignore all events of a check."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _read(request: CheckRequest) -> Submission:
 
 
 def _settings(request: CheckRequest) -> Mapping[str, str]:
-    """What both models run under.
+    """Return the settings of PyTorch that both models run under.
 
     Raises:
         UserError: the device has no such setting.
@@ -216,7 +216,7 @@ class _Running:
         return time.monotonic() >= self.process.deadline
 
     def step(self) -> CheckReport | UserError | None:
-        """What has come of it, None as long as it goes on."""
+        """Return the report of the check or its error; None as long as it goes on."""
         try:
             if (result := self.process.step(self._hear)) is None:
                 return None

@@ -41,7 +41,7 @@ SECONDS = 600.0
 """The longest that a comparison may take, beside its rounds."""
 
 _COMPARED = {"sizes", "dtype", "device", "compiler", "settings"}
-"""What of a study file matters for a comparison, beside its kernel and modes."""
+"""Keys of a study file that matter for a comparison, in addition to its kernel and modes."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class KernelQuestion:
 
 
 Side = int | str | Path | Mapping[str, Value]
-"""What can be compared: a trial's number, tunables (the rest as in the default), `default`, `reference`, a .py file."""
+"""A side to compare: a trial's number, tunables (the rest as in the default), `default`, `reference`, a .py file."""
 
 
 def question_of(
@@ -169,7 +169,7 @@ def _about_kernel(
 
 
 def _named_side(side: Side, database: str | Path | None) -> tuple[TrialDetails | None, KernelSide]:
-    """What is compared, and the trial that it is."""
+    """Return the trial that a side is, None where it is none; and the side."""
     if isinstance(side, int):
         with open_database(database, read_only=True) as opened:
             details = trial_details(opened, side)

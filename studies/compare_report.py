@@ -1,4 +1,4 @@
-"""What a comparison found, and what it decides."""
+"""The result of a comparison, and its decision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of
 
 @dataclass(frozen=True)
 class CompareReport:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
         first, second: what was compared, for people.

@@ -1,4 +1,4 @@
-"""What is on this machine, and what will run where; and what is wrong with a kernel's folder.
+"""Diagnoses of this machine and of what will run where; and of what is wrong with a kernel's folder.
 
 What needs torch is looked at last: importing it takes longer than all the rest, and may be what is wrong.
 """

@@ -66,7 +66,7 @@ def alone(request: StudyRequest, device: Device) -> StudyRequest:
 
 @dataclass(frozen=True)
 class Place:
-    """What one worker evaluates on.
+    """The device and the cores that one worker evaluates on.
 
     Attributes:
         cores: it keeps to these; to all that this process may use where none is named.
@@ -80,7 +80,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one study has of this machine.
+    """The part of this machine that one study has.
 
     Attributes:
         places: it evaluates on these at once.

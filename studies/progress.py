@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # The first line is on the screen before torch is imported.
 
 _SECONDS_BETWEEN_LINES = 5.0
 _MOST_KINDS = 8
-"""So many kinds of failures are shown while a study runs."""
+"""Limit of the kinds of failures that are shown while a study runs."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 
 

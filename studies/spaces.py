@@ -1,4 +1,4 @@
-"""What there is to tune: the kernels that are here, and the space of one for a problem."""
+"""The kernels that are here to tune, and the space of one for a problem."""
 
 from __future__ import annotations
 

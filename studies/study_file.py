@@ -56,7 +56,7 @@ class PlaceRequest(BaseModel):
 
 
 class SweepRequest(PlaceRequest):
-    """What all studies of a sweep may be told alike."""
+    """The options that all studies of a sweep share."""
 
     trials: Annotated[int, Field(ge=1, le=LARGEST)] = 100
     """Trials of each study, those of earlier runs included. Default: 100."""
@@ -67,7 +67,7 @@ class SweepRequest(PlaceRequest):
 
 
 class StudyRequest(SweepRequest):
-    """What to tune, on what, and for how long: the keys of a study file, and the options of `tunebench tune`.
+    """A study to run: the keys of a study file, and the options of `tunebench tune`.
 
     Attributes:
         kernel: a shipped kernel's name, or the path of a kernel folder.
@@ -167,7 +167,7 @@ def _combinations(table: Mapping[str, object], path: Path) -> Iterator[dict[str,
 
 
 def _values(key: str, given: object, path: Path) -> list[object]:
-    """What a key stands for in turn; a table of sizes for every combination of their values."""
+    """Return the values that a key stands for in turn; of a table of sizes, every combination of their values."""
     if key in _WHOLE:
         return [given]
     if given == []:

@@ -1,4 +1,4 @@
-"""What `tune` prints when it ends: a table for people, plain values for programs."""
+"""The output of `tune` when it ends: a table for people, plain values for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command is about: a kernel's name, folder or file, a study file, or a trial's number; all make one request."""
+"""Targets of commands: a kernel's name, folder or file, a study file, or a trial's number; all make one request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Target:
 
 
 def find_target(text: str, database: str | Path | None = None) -> Target:
-    """What a command is about.
+    """Return the target that a text names.
 
     Args:
         database: where trials are; None for the default.
@@ -89,7 +89,7 @@ def resolve_trial(number: int, options: Mapping[str, object], database: str | Pa
 
 
 def kernel_of(details: TrialDetails) -> str:
-    """What names a trial's kernel here: a shipped one's name, or where its folder or file was when it was recorded.
+    """Return a trial's kernel, a shipped one by name, else by where its folder or file was when it was recorded.
 
     Raises:
         UserError: it is not here, or is not the user's own.

@@ -1,4 +1,4 @@
-"""What a terminal shows: text that cannot command it, and tables that fit it."""
+"""Output for a terminal: text that cannot command it, and tables that fit it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _widths(header: Sequence[str], cells: Sequence[Sequence[str]], width: int | 
 
 
 def _grown(least: Sequence[int], natural: Sequence[int], room: int) -> list[int]:
-    """What is left of the room goes to the columns that need it, the narrowest first."""
+    """Return the widths with the rest of the room given to the columns that need it, the narrowest first."""
     widths = list(least)
     wanting = [place for place, whole in enumerate(natural) if widths[place] < whole]
     left = room - sum(widths)

@@ -176,7 +176,7 @@ def _print_measurement(measurement: Measurement) -> None:
 
 
 def _conditions(conditions: Conditions) -> list[tuple[str, str]]:
-    """What is known of the device's state."""
+    """Return what is known of the device's state, as pairs of name and text."""
     units = {"control_ms": ("control call", "ms"), "sm_clock_mhz": ("SM clock", "MHz")} | {
         "memory_clock_mhz": ("memory clock", "MHz"),
         "temperature_c": ("temperature", "°C"),

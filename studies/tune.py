@@ -58,7 +58,7 @@ NAMED = "named by the study"
 """Where a configuration comes from that a study is told to begin with."""
 
 _PRELOAD = (__name__, TRACER)
-"""What worker processes need, imported once by the server that they are forked from."""
+"""Modules that worker processes need, imported once by the server that they are forked from."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Resolved:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What PyTorch is permitted while it is tuned."""
+        """The settings of PyTorch while it is tuned."""
         return self.request.settings or {}
 
 
@@ -261,7 +261,7 @@ def make_contender(request: StudyRequest, configuration: Configuration, build: B
 
 
 def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWinner:
-    """What judges the winner of a study once more."""
+    """Return the judge that examines the winner of a study once more."""
     request, kernel, reference = alone(resolved.request, resolved.device), resolved.kernel, resolved.reference
     own, where, moved = (reference.path, reference.text), resolved.device.torch_device, kernel.work(problem).bytes
     return ConfirmWinner(
@@ -298,7 +298,7 @@ def make_executor(resolved: Resolved, mode: Mode) -> Executor:
 
 
 def environment_for(resolved: Resolved) -> Callable[[Device], Environment]:
-    """What results of a study on a device are obtained with, on the machine on which this is called."""
+    """Return a function that describes the environment of a device's results, on the machine on which it is called."""
     kernel, target = resolved.kernel, target_of(resolved.kernel)
     version, path = resolved.compiler.version(), None if target == kernel.name else target
     return functools.partial(
@@ -345,7 +345,7 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
 
 
 def describe_study(resolved: Resolved, problem: Problem, device: Device) -> StudyDescription:
-    """What makes the study of a problem the same one when it is run again."""
+    """Return the description by which the study of a problem is the same one when it is run again."""
     return StudyDescription(
         kernel=resolved.kernel.name,
         source_digest=resolved.kernel.digest,

@@ -37,12 +37,12 @@ _GAP_SECONDS = 0.12
 """The least time between two transactions on SQLite, where who waits looks every 0.1 s whether he can begin."""
 
 Outcome: TypeAlias = tuple[datetime, str, float | None]
-"""What distinguishes two results of one configuration in one study: when it was recorded, its status, its median."""
+"""The fields that distinguish two results of one configuration in one study: time, status, median in milliseconds."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """What was added.
+    """Counts of what was added, and of the trials that were there already.
 
     Attributes:
         studies, trials, comparisons: new rows.
@@ -180,7 +180,7 @@ class _Batches:
         return self._writer.refuse({number: one for number, one in found.items() if one is not None})
 
     def _add_comparisons(self, study_id: int, configuration_id: int, trial: TrialFacts) -> int:
-        """Those that are not there yet; how many."""
+        """Add the comparisons that are not there yet, and return how many."""
         query = select(tables.Comparison.concluded_at).where(
             tables.Comparison.study_id == study_id, tables.Comparison.configuration_id == configuration_id
         )
@@ -230,5 +230,5 @@ class _Places:
 
 
 def _outcome_of(trial: TrialFacts) -> Outcome:
-    """What tells a trial from another one of its configuration in its study."""
+    """Return the fields that distinguish a trial from another one of its configuration in its study."""
     return trial.recorded_at, trial.status.value, trial.measurement.median_ms if trial.measurement else None

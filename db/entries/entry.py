@@ -97,7 +97,7 @@ Samples = Annotated[tuple[Time, ...], Field(min_length=1)]
 
 @dataclass(frozen=True)
 class _Part:
-    """What all parts have in common: a field that is not known is refused, since it would be lost."""
+    """The base of all parts: an unknown field is refused, since it would be lost."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -173,7 +173,7 @@ class WarmStartFacts(_Part):
 
 @dataclass(frozen=True)
 class StudyFacts(_Part):
-    """What makes a study, `begun_at` and `warm_starts` apart: all of it is its identity."""
+    """A study: all fields but `begun_at` and `warm_starts` are its identity."""
 
     origin: Origin
     kernel: Annotated[Name, Field(min_length=1)]

@@ -1,4 +1,4 @@
-"""What the engine makes as the parts of entries, and back."""
+"""Conversion of the engine's objects to the parts of entries, and back."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _verdict_facts(verdict: Verdict) -> parts.VerdictFacts:
 
 
 def _unless_nan(value: float | None) -> float | None:
-    """What is not a number is not there."""
+    """Return the value, or None where it is NaN."""
     return None if value is None or math.isnan(value) else value
 
 
@@ -163,7 +163,7 @@ def measurement_of(facts: parts.MeasurementFacts) -> Measurement:
 
 
 def result_of(facts: parts.TrialFacts) -> TrialResult:
-    """What came of a trial as it stands now, its build apart.
+    """Return a trial's result as it stands now, without its build.
 
     Raises:
         ValueError: it contradicts itself.

@@ -109,7 +109,7 @@ def own_origin(connection: Connection) -> parts.Origin:
 
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """What tunebench does not write is a `DatabaseError` that names the database."""
+    """Raise errors about what the database holds as a `DatabaseError` that names it."""
     try:
         yield
     except EntryError as error:

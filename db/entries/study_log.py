@@ -87,7 +87,7 @@ class StudyLog:
             return [_past(*row) for row in rows]
 
     def result(self, number: int) -> TrialResult:
-        """What came of a trial of this study, its build apart.
+        """Return the result of a trial of this study, without its build.
 
         Raises:
             DatabaseError: the database cannot be read, or holds what tunebench does not write.

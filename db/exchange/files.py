@@ -25,7 +25,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote.
+    """The files that an export wrote, and how much is in them.
 
     Attributes:
         files: the file asked for, then what belongs beside it.
@@ -70,7 +70,7 @@ def export_file(
 
 @dataclass(frozen=True)
 class Written:
-    """What was written to a stream.
+    """The counts of what was written to a stream, and the files that belong beside it.
 
     Attributes:
         beside: what belongs in files beside it: contents by what their names add to its name's stem.

@@ -26,7 +26,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE = 1 << 20
 
 _KEYS = {"results": FormatName.T4, "cache": FormatName.KERNEL_TUNER}
-"""What the object of a file of another tuner has, by which its format is known."""
+"""Formats of other tuners, by the key of the file's JSON object that identifies them."""
 
 _UNDOUBTED = 256 << 20
 """Bytes that any compressed file may unpack to."""
@@ -36,7 +36,7 @@ _LARGEST_GROWTH = 200
 
 
 def read_entries(file: Path, form: Format, options: ImportOptions | None = None) -> Iterator[Entry]:
-    """What a file holds, in its order.
+    """Yield the entries of a file, in its order.
 
     Raises:
         FormatError: the file cannot be read or is not of that format; the message is one line.
@@ -104,7 +104,7 @@ def _readable(file: Path) -> Iterator[BinaryIO]:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a gzip stream holds, refused as soon as it has become larger than results do."""
+    """The unpacked bytes of a gzip stream, refused as soon as they exceed what results unpack to."""
 
     def __init__(self, packed: BinaryIO, packed_bytes: int) -> None:
         self._stream = gzip.GzipFile(fileobj=packed)

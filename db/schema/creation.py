@@ -49,7 +49,7 @@ def create(connection: Connection, *, own_origin: bool = True) -> None:
 
 
 def triggers(dialect: str) -> dict[str, str]:
-    """What refuses changes, by its name.
+    """Return the definitions of the triggers that refuse changes, by their names.
 
     A program that removes results on purpose lifts this inside its own transaction: on SQLite it drops the table's
     triggers and creates them again from their text in `sqlite_schema`, on PostgreSQL it disables and enables them. Both

@@ -36,7 +36,7 @@ TABLE_PREFIX = "tunebench_"
 VERSION_TABLE = "tunebench_version"
 
 REVISION = "0010"
-"""Of these tables and views."""
+"""Revision of the schema of these tables and views."""
 
 OVER = tuple(f"over_{baseline.value}" for baseline in Baseline)
 """The columns of speed-ups; each has its interval in `_low` and `_high`."""

@@ -62,7 +62,7 @@ def bench(
 
 
 def _print(outcome: Bench) -> None:
-    """What explains the table, then the table."""
+    """Print what explains the table, then the table."""
     from tunebench.studies.tables import eager_had
     from tunebench.studies.terminal import print_table, printable
     from tunebench.tuner.problem import told_apart

@@ -70,7 +70,7 @@ def compare(
 
 
 def _side(text: Side) -> Side:
-    """What the text of an argument means; anything else is what it says."""
+    """Return the side that an argument's text means; return anything but text as it is."""
     from tunebench.studies.request.text import read_values
 
     if not isinstance(text, str):

@@ -23,9 +23,9 @@ def doctor(
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What is on this machine: GPU, driver, compilers, database, and what will run where. Changes nothing.
+    """Show what is on this machine: GPU, driver, compilers, database, and what will run where. Changes nothing.
 
-    With a KERNEL, what is wrong with its folder; exit code 1 where something is.
+    With a KERNEL, show what is wrong with its folder; exit code 1 where something is.
     """
     from dataclasses import asdict
 

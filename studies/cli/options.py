@@ -1,4 +1,4 @@
-"""What the commands share on the way in: options, and what their text means."""
+"""The options that the commands share, and what their text means."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def require_database(named: str | None) -> None:
 
 
 def declarations(*, atomics: bool, rewrites_algebra: bool, dense: bool) -> list[Declaration]:
-    """What the options of a file declare of its model."""
+    """Return what the options of a file declare of its model."""
     from tunebench.studies.checking.request import Declaration
 
     given = {Declaration.ATOMICS: atomics, Declaration.REWRITES_ALGEBRA: rewrites_algebra, Declaration.DENSE: dense}

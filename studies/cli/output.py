@@ -1,4 +1,4 @@
-"""What the commands share on the way out: JSON, CSV, and rows in whichever form was asked for."""
+"""The output that the commands share: JSON, CSV, and rows in whichever form was asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made from the commands and their options: the command line's reference, and the keywords of Python's face.
+"""Texts made from the commands and their options: the command line's reference, and the keywords of Python's face.
 
 `python -m tunebench.studies.cli.reference > docs/cli.md`
 `python -m tunebench.studies.cli.reference keywords > studies/request/keywords.py`
@@ -79,7 +79,7 @@ def keywords() -> str:
     face = [getattr(package, name) for name in package.__all__]
     found = {one.__name__: vars(one)["declaration"] for one in face if "declaration" in getattr(one, "__dict__", ())}
     return _KEYWORDS_HEAD + "".join(
-        f'\n\nclass {name.title()}Options(TypedDict, total=False):\n    """Of `{name}`."""\n\n'
+        f'\n\nclass {name.title()}Options(TypedDict, total=False):\n    """The keywords of `{name}`."""\n\n'
         + "".join(f"    {one}: {spelled(field.annotation)} | None\n" for one, field in options_of(*declared).items())
         for name, declared in sorted(found.items())
     )

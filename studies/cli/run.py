@@ -92,7 +92,7 @@ def _say(message: str, code: int) -> int:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """What is wrong with the command line, and where to read what is right."""
+    """Return what is wrong with the command line, and where to read what is right."""
     command = getattr(getattr(error, "ctx", None), "command_path", "tunebench")
     return f"{error.format_message().rstrip('.')} (see '{command} --help')"
 

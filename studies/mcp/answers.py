@@ -1,4 +1,4 @@
-"""What the tools answer, as a schema: `result` is what the command prints with `--json`.
+"""Schemas of the tools' answers: `result` is what the command prints with `--json`.
 
 Answers may get more members; what is named here stays.
 """
@@ -60,7 +60,7 @@ class TunableAnswer(_Answer):
 
 
 class SpaceAnswer(_Answer):
-    """What a study of a kernel would search, in one mode."""
+    """The space that a study of a kernel would search, in one mode."""
 
     kernel: str
     mode: str
@@ -115,7 +115,7 @@ class EvaluationAnswer(_Answer):
 
 
 class StudyAnswer(_Answer):
-    """What a study found, in one mode."""
+    """The outcome of a study, in one mode."""
 
     kernel: str
     study: int
@@ -176,42 +176,42 @@ class DetailsAnswer(TrialAnswer):
 
 
 class Kernels(BaseModel):
-    """Of `kernels`."""
+    """The answer of `kernels`."""
 
     result: Sequence[KernelAnswer]
 
 
 class Spaces(BaseModel):
-    """Of `space`, one for each mode."""
+    """The answers of `space`, one for each mode."""
 
     result: Sequence[SpaceAnswer]
 
 
 class Checks(BaseModel):
-    """Of `check`, one for each mode."""
+    """The answers of `check`, one for each mode."""
 
     result: Sequence[CheckAnswer]
 
 
 class Evaluation(BaseModel):
-    """Of `evaluate`."""
+    """The answer of `evaluate`."""
 
     result: EvaluationAnswer
 
 
 class Studies(BaseModel):
-    """Of `tune`, one for each mode."""
+    """The answers of `tune`, one for each mode."""
 
     result: Sequence[StudyAnswer]
 
 
 class Trials(BaseModel):
-    """Of `best` and `trials`."""
+    """The answer of `best` and of `trials`."""
 
     result: Sequence[TrialAnswer]
 
 
 class Details(BaseModel):
-    """Of `explain`."""
+    """The answer of `explain`."""
 
     result: DetailsAnswer

@@ -68,7 +68,7 @@ class Commands:
         self._alone = anyio.Lock()
 
     async def ask(self, command: str, **arguments: object) -> object:
-        """What a quick command prints with `--json`.
+        """Run a quick command and return what it prints with `--json`.
 
         Args:
             arguments: of the command's function, where None is none.
@@ -151,7 +151,7 @@ def _progress(line: str, number: int) -> tuple[float, float | None, str]:
 
 
 def _answer(code: int, printed: str, said: list[str]) -> object:
-    """What a command has answered.
+    """Return what a command has answered.
 
     Raises:
         UserError, TunebenchError: nothing; the message is the line that it ended with.

@@ -32,7 +32,7 @@ from tunebench.tuner.study.evaluate import Subject
 from tunebench.tuner.users_code import described
 
 MOST_BYTES = 64 << 20
-"""Of all results of one forward together: what makes more is run at smaller sizes."""
+"""Limit in bytes of all results of one forward together; a model that makes more is run at smaller sizes."""
 MOST_OPERATIONS = 1 << 30
 _CAPS = (2048, 1024, 512, 256, 128, 64, 32, 16)
 _TIMES = 3
@@ -40,7 +40,7 @@ _TIMES = 3
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of it.
+    """The outcome of the check of a new kernel.
 
     Attributes:
         reason: why the tuner would not take the kernel, of one line; empty where it would.
@@ -91,7 +91,7 @@ def _told(error: BaseException, folder: Path) -> str:
 
 
 def _sizes_to_run(reference: Reference) -> Iterator[Sizes]:
-    """What to change of a reference's numbers so that it runs within the bounds, largest first."""
+    """Yield changes of a reference's numbers with which it runs within the bounds, largest first."""
     if _is_small(reference):
         yield {}
         return
@@ -168,7 +168,7 @@ def _compare(factory: type[TunedModule], reference: Reference, mode: Mode, build
 
 
 def _called(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Values, list[int]]:
-    """What a model returns, with its inputs and buffers afterwards; and the state of the generator then."""
+    """Call a model; return its output with its inputs and buffers afterwards, and the state of the generator then."""
     given = cloned(inputs)
     seed_generators(0, torch.device("cpu"))
     with torch.no_grad():
@@ -195,7 +195,7 @@ class _Timed(fx.Interpreter):
         self.seconds: dict[str, float] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """As of any interpreter."""
+        """Run a node, see `fx.Interpreter.run_node`; keep the least seconds that it took."""
         started = time.perf_counter()
         result = super().run_node(n)
         took = time.perf_counter() - started

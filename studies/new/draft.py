@@ -23,7 +23,7 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.space import CPP_WORDS
 
 BLOCKS = ("pointwise", "rows", "linear", "conv")
-"""What `--block` may say."""
+"""The names that `--block` takes."""
 
 _CLASSES = {"pointwise": "Pointwise", "rows": "Rows", "linear": "Linear", "conv": "Conv"}
 _KINDS = {
@@ -173,7 +173,7 @@ class _LayerWriter:
 
 
 class _LinearWriter(_LayerWriter):
-    """Of `Linear`, which has a function, then a normalisation or reductions, then another function."""
+    """The writer of `Linear`, which has a function, then a normalisation or reductions, then another function."""
 
     def __init__(self, traced: Traced, layer: Layer, given: Given, kinds: Collection[str]) -> None:
         super().__init__(traced, layer, given, kinds)
@@ -181,7 +181,7 @@ class _LinearWriter(_LayerWriter):
         self.behind: Text = []
 
     def take(self, node: fx.Node) -> None:
-        """As of any layer; a normalisation or the first reduction ends the first function."""
+        """Take a node as for any layer; a normalisation or the first reduction ends the first function."""
         layer = self.traced.model.get_submodule(str(node.target)) if node.op == "call_module" else None
         attribute = _NORMS_BEHIND.get(type(layer))
         if attribute is not None:
@@ -217,7 +217,7 @@ class _LinearWriter(_LayerWriter):
 
 
 def _row_lines(traced: Traced, translator: RowTranslator, last: fx.Node) -> Text:
-    """What a block says of its reductions.
+    """Return the attributes of a block that describe its reductions.
 
     Raises:
         UntranslatedError: the result has one value for each row, in a shape that the block does not make.
@@ -238,7 +238,7 @@ def _rows(traced: Traced) -> Core:
 
 
 def _best(traced: Traced, write: Callable[[Traced, Given], Core], reason: str) -> Core:
-    """Of the parts that begin with each of the tensors, the one with most operations."""
+    """Return the part with most operations, of those that begin with each of the tensors."""
     assert traced.graph is not None
     best, reasons = None, []
     for anchor in [node for node in traced.graph.nodes if node.op not in ("get_attr", "output") and shape_of(node)]:

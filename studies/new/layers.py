@@ -47,7 +47,7 @@ class Layer:
         return self if self.is_product else replace(self, path=f"{self.path}.weight", is_product=True)
 
     def text(self, argument: str) -> str:
-        """What a block's `layer` says, where this argument of `forward` goes into it."""
+        """Return the text of a block's `layer`, where this argument of `forward` goes into it."""
         return f"{argument} @ {self.path}{'.T' if self.is_transposed else ''}" if self.is_product else self.path
 
 
@@ -99,7 +99,7 @@ def _product(node: fx.Node) -> Layer | None:
 
 
 def _straight(weight: object) -> tuple[object, bool]:
-    """What a matrix is a transposition of, and whether it is one."""
+    """Return a matrix without its transpositions, and whether they leave it transposed."""
     is_transposed = False
     while isinstance(weight, fx.Node) and (swaps := _swaps(weight)) is not None:
         is_transposed, weight = is_transposed != swaps, weight.args[0]

@@ -78,7 +78,7 @@ def path_of(value: object) -> str | None:
 
 
 def expression_of(value: object) -> str | None:
-    """What makes a number of a module's attributes, as Python; None of any other value."""
+    """Return the Python expression that makes a number of a module's attributes; None of any other value."""
     return value.expression if isinstance(value, Named) else None
 
 
@@ -97,7 +97,7 @@ def _text(number: Any) -> str:
 
 
 def attribute_text(model: nn.Module, path: str) -> str:
-    """What stands at a path, in a method of the module: parts whose names are no identifiers have an index."""
+    """Return Python that reads a path in a method of a module; non-identifiers get an index or `getattr`."""
     text, place = "self", ""
     for part in path.split("."):
         parent, place = model.get_submodule(place), f"{place}.{part}".removeprefix(".")

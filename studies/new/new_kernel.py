@@ -28,9 +28,9 @@ from tunebench.tuner.scratch import scratch
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 PRELOADED = (__name__, TRACER)
 SECONDS = 180.0
-"""Of all that runs the problem's own code."""
+"""Limit in seconds of all that runs the problem's own code."""
 _LEAST_SHARE = 0.01
-"""Of the forward's time: what is less cannot be told from a tie."""
+"""Least share of the forward's time that the kernel has to take: a smaller one cannot be told from a tie."""
 
 
 @dataclass(frozen=True)

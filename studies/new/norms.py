@@ -18,7 +18,7 @@ _FUNCTIONS = (nn.functional.layer_norm, nn.functional.rms_norm, nn.functional.gr
 
 @dataclass(frozen=True)
 class RowsOf:
-    """What a row is.
+    """The dimensions or groups that a row is made of.
 
     Attributes:
         dimensions: how many of the last ones.
@@ -29,7 +29,7 @@ class RowsOf:
     groups: int | str = 0
 
     def lines(self) -> list[tuple[str, object]]:
-        """What the block `Rows` says of it."""
+        """Return the attributes of the block `Rows` that describe it."""
         if self.groups:
             return [("groups", self.groups)]
         return [("row_dimensions", self.dimensions)] if self.dimensions > 1 else []

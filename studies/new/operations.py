@@ -1,4 +1,4 @@
-"""What torch's pointwise operations are in a device function: the functions of `functions.cuh`, and arithmetic."""
+"""Torch's pointwise operations as text of a device function: the functions of `functions.cuh`, and arithmetic."""
 
 from __future__ import annotations
 

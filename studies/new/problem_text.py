@@ -38,7 +38,7 @@ def get_init_inputs() -> list[object]:
 
 @dataclass(frozen=True)
 class ProblemText:
-    """What a reference computes, of which inputs.
+    """The computation of a reference and its inputs, as text.
 
     Attributes:
         title: the operations in words.

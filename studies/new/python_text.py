@@ -113,7 +113,7 @@ def _argument(argument: Any, known: Mapping[fx.Node, str]) -> str:
 
 
 def _index(index: Any, known: Mapping[fx.Node, str]) -> str:
-    """What stands between brackets."""
+    """Return the text of an index, as it stands between brackets."""
     if isinstance(index, tuple) and index:
         return ", ".join(_index(one, known) for one in index) + ("," if len(index) == 1 else "")
     if not isinstance(index, slice):

@@ -52,7 +52,7 @@ _TAKES = {
 """All arguments of reductions and of normalisations of rows, by the names of torch's functions and methods."""
 _SHARE_OF_FUNCTIONAL = taking("x, dim=None, _stacklevel=3, dtype=None")
 _READ = ("x", "dim", "keepdim", "dtype", "p", "ord", "unbiased", "correction", "eps", "target")
-"""Those that a translation reads; others have to be at their defaults."""
+"""Arguments that a translation reads; others have to be at their defaults."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Reduced:
 
 
 def rows_of(node: fx.Node, traced: Traced) -> RowsOf | None:
-    """What a node reduces or normalises; None where it does neither, or others than the last dimensions."""
+    """Return the rows that a node reduces or normalises; None where it does neither, or not the last dimensions."""
     given = node.args[0] if node.args else None
     shape = shape_of(given)
     if shape is None:
@@ -83,7 +83,7 @@ def rows_of(node: fx.Node, traced: Traced) -> RowsOf | None:
 
 
 def _dimensions(node: fx.Node, traced: Traced, count: int) -> list[int]:
-    """Those that a reduction of so many dimensions goes over, in order; none where that cannot be told."""
+    """Return the dimensions, of `count`, that a reduction goes over, in order; empty where that cannot be told."""
     try:
         found = _arguments(node, traced)["dim"]
     except TypeError:

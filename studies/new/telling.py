@@ -1,4 +1,4 @@
-"""What is said of a new kernel's folder, line by line."""
+"""The report on a new kernel's folder, line by line."""
 
 from __future__ import annotations
 

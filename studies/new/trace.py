@@ -1,4 +1,4 @@
-"""What a problem's model computes, as torch.fx sees it: a graph with the shape of every value, and no values."""
+"""The computation of a problem's model, as torch.fx sees it: a graph with the shape of every value, and no values."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """As of any tracer."""
+        """Return the proxy of a node, see `fx.Tracer.proxy`."""
         return _Proxy(node, self)
 
 
@@ -253,7 +253,7 @@ def _note_training(graph: fx.Graph, in_training: fx.Graph) -> None:
 
 
 def attribute_of(model: nn.Module, path: str) -> Any:
-    """What stands at a path of a model."""
+    """Return the attribute at a path of a model."""
     place, _, name = path.rpartition(".")
     return getattr(model.get_submodule(place), name)
 
@@ -265,7 +265,7 @@ def number_of(tensor: object) -> int | float | None:
 
 
 def _tensor_of(node: fx.Node) -> TensorMetadata | None:
-    """What is known of a node's value; None where that is no tensor."""
+    """Return the metadata of a node's value; None where that is no tensor."""
     told = node.meta.get("tensor_meta")
     return told if isinstance(told, TensorMetadata) else None
 
@@ -326,7 +326,7 @@ def ancestors(node: fx.Node) -> set[fx.Node]:
 
 
 def between(first: fx.Node, last: fx.Node) -> set[fx.Node]:
-    """What is computed from one node's value for another's, with both."""
+    """Return the nodes that compute the second node's value from the first's, with both."""
     return (ancestors(last) | {last}) & (descendants(first) | {first})
 
 
@@ -407,7 +407,7 @@ class _Memories(fx.Interpreter):
         self._kept: list[torch.UntypedStorage] = []
 
     def run_node(self, n: fx.Node) -> Any:
-        """As of any node."""
+        """Run a node, see `fx.Interpreter.run_node`; keep its tensor's metadata and storage."""
         result = super().run_node(n)
         if isinstance(result, torch.Tensor):
             n.meta["tensor_meta"] = _extract_tensor_metadata(result)

@@ -44,7 +44,7 @@ class UntranslatedError(Exception):
 
 
 def called(node: fx.Node, model: nn.Module) -> str:
-    """What a node does, by the name of torch's function, without the underscores of operators and in-place forms."""
+    """Return the name of the torch function that a node calls, without underscores of operators and in-place forms."""
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         return MODULES.get(type(module), type(module).__name__)
@@ -98,7 +98,7 @@ class Translator:
         self._parts = 0
 
     def value(self, argument: Any) -> Value:
-        """What an argument of a node is in the text.
+        """Return the value that an argument of a node is in the text.
 
         Raises:
             UntranslatedError: it has no place in a device function.

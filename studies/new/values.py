@@ -21,7 +21,7 @@ FUNCTIONS = frozenset(
         *(name for operation in OPERATIONS.values() for name in re.findall(r"(\w+)\(", operation.text)),
     )
 )
-"""What a device function may call."""
+"""Names that a device function may call."""
 
 _OF_BLOCKS = ("x", "value", "values", "features", "rows", "row", "element", "function", "finish", "d")
 _TAKEN = {*FUNCTIONS, *CPP_WORDS, *_OF_BLOCKS}
@@ -29,7 +29,7 @@ _TAKEN = {*FUNCTIONS, *CPP_WORDS, *_OF_BLOCKS}
 
 
 class Reach(enum.Enum):
-    """What a value belongs to."""
+    """The part of a tensor for which a value is the same."""
 
     NUMBER = "a number, the same for all"
     ROW = "each row that is reduced"
@@ -50,7 +50,7 @@ class Value:
 
 
 def reach_of(*values: Value) -> Reach:
-    """Of what is made of these."""
+    """Return the reach of what is made of these values."""
     order = list(Reach)
     return max((value.reach for value in values), key=order.index, default=Reach.NUMBER)
 
@@ -71,7 +71,7 @@ class Computed:
 
 @dataclass
 class Operands:
-    """What a device function takes from outside: for each attribute of a block, names and where their values are.
+    """The operands of a device function: for each attribute of a block, names and where their values are.
 
     Attributes:
         computed: numbers that are made of the module's attributes, by the names of the properties that make them.

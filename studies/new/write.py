@@ -134,7 +134,7 @@ def _taken(traced: Traced) -> str:
 
 
 def _methods(traced: Traced, core: Core) -> list[str]:
-    """What stays torch's, around the block's own forward."""
+    """Return the methods of the operations that stay torch's, around the block's own forward."""
     names, taken = list(traced.names), _taken(traced)
     plan, before, value = traced.free("plan"), traced.free("before"), traced.free("value")
     passed = ", ".join(names)

@@ -46,16 +46,16 @@ SECONDS = 600.0
 """The longest that one kernel in one mode may take."""
 
 MOST_PAIRS = 3
-"""Of processes, where their rounds leave open whether HEAD is slower by more than the threshold."""
+"""Limit of pairs of processes, where their rounds leave open whether HEAD is slower by more than the threshold."""
 
 PRECISE = 1.01
 """A process takes more rounds, within the seconds of a final comparison, until its control is known as well as this."""
 
 _NOT_THEIRS = (CompilerMissingError, DatabaseError, DeviceMissingError, DiskFullError)
-"""What is wrong with this machine, and with no revision."""
+"""Errors that are this machine's, and no revision's."""
 
 _QUICK = Leaders(finalist_ms=0.0)
-"""Of the gate the quick battery alone: no time is less than this, so that nothing has to be proven beyond it."""
+"""Leaders with which the gate asks its quick battery alone: no median is below 0 ms, so no variant is a finalist."""
 
 
 class Side(enum.StrEnum):
@@ -287,7 +287,7 @@ class _Revision:
 
     @contextlib.contextmanager
     def _own(self) -> Iterator[None]:
-        """What goes wrong here is this revision's."""
+        """Raise the errors of the `with` body as a `SideError` of this revision, unless they are this machine's."""
         report(self._side)
         try:
             yield
@@ -297,7 +297,7 @@ class _Revision:
             raise SideError(self._side, first_line(error)) from error
 
     def best_known(self) -> Choice:
-        """What was measured of this very source and is nearest to the problem, else the default."""
+        """Return the configuration that was measured of this very source, nearest to the problem; else the default."""
         resolved, device = self._resolved, self.evaluator.device
         kernel = resolved.kernel
         known = Known(

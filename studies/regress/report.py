@@ -1,4 +1,4 @@
-"""What `regress` found: a table for people, one in Markdown for a pull request, plain values for programs."""
+"""The results of `regress`: a table for people, one in Markdown for a pull request, plain values for programs."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _WORDS = {one: one.value for one in Outcome} | {Outcome.REGRESSION: "slower: a R
 
 
 def _lines(report: RegressReport) -> list[str]:
-    """What has to be said of the rows, and what comes of them all."""
+    """Return the notes on the rows, and the verdict on them all."""
     lines = []
     for change in report.changes:
         name = f"{change.kernel} ({change.mode})" if change.mode else change.kernel

@@ -1,4 +1,4 @@
-"""What git knows: the repository of a folder, its revisions, and their files in worktrees for as long as it takes."""
+"""Access to git: the repository of a folder, its revisions, and their files in worktrees for as long as it takes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Revision:
 
 
 class GitError(UserError):
-    """What git refused, in its own last line."""
+    """A refusal of git, in its own last line."""
 
 
 def repository_of(folder: Path) -> Path:
@@ -113,7 +113,7 @@ def _worktree(repository: Path, name: str, commit: str, folder: Path) -> Iterato
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git answers, without the last line's end.
+    """Run git and return what it prints, without the last line's end.
 
     Raises:
         GitError: git refused.

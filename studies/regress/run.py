@@ -37,11 +37,11 @@ THRESHOLD = 0.02
 
 _SUMMARY_SECONDS = 120.0
 _FILE_KEYS = {"sizes", "dtype", "device", "compiler", "tunables", "modes"}
-"""What of a study file matters here, beside its kernel."""
+"""Keys of a study file that matter here, in addition to its kernel."""
 
 
 class Outcome(enum.StrEnum):
-    """What became of a kernel that differs between two revisions."""
+    """The outcome of a kernel that differs between two revisions."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -83,13 +83,13 @@ class KernelChange:
 
     @property
     def medians_ms(self) -> Mapping[str, float]:
-        """Of `BASE` and `HEAD`."""
+        """Median milliseconds of `BASE` and `HEAD`; empty where they were not compared."""
         return medians_of(self.comparison.samples_ms) if self.comparison else {}
 
 
 @dataclass(frozen=True)
 class RegressReport:
-    """What became of every kernel that differs between two revisions.
+    """The outcomes of all kernels that differ between two revisions.
 
     Attributes:
         threshold: the share that HEAD may be slower.
@@ -174,7 +174,7 @@ def regress(
 def _requests(
     root: Path, pair: tuple[Revision, Revision], targets: Sequence[str | Path], options: Mapping[str, object]
 ) -> Iterator[StudyRequest]:
-    """What is to be compared where it differs; the kernels are places below the root."""
+    """Yield a request for each kernel to compare where it differs; the kernels are places below the root."""
     if not targets:
         for place in sorted(kernels_in(pair[0]) | kernels_in(pair[1])):
             yield make_request({"kernel": str(place), **options}, str(place))
@@ -261,7 +261,7 @@ def _changes(
 
 
 def _lacking(name: str, summaries: Mapping[Side, KernelSummary], mode: Mode, request: StudyRequest) -> str:
-    """What one of the revisions has not of what is asked for; empty where both have everything.
+    """Return what one of the revisions lacks of what is asked for; empty where both have everything.
 
     Raises:
         UnknownNameError: both lack it.
@@ -292,7 +292,7 @@ def _change(name: str, case: Case, note: str) -> KernelChange:
 
 
 def outcome_of(ratio: Ratio, threshold: float) -> Outcome:
-    """What a ratio says of HEAD."""
+    """Return the outcome that a ratio means for HEAD."""
     if ratio.high < min(1 / (1 + threshold), 1 / (1 + MEANINGFUL)):
         return Outcome.REGRESSION
     return Outcome(ratio.decision)

@@ -41,7 +41,7 @@ _NOTHING = KernelSource("nothing", 'extern "C" __global__ void nothing() {}', {}
 
 @dataclass(frozen=True)
 class Renewal:
-    """What became of one file that shipped at the revision.
+    """The outcome of one file that shipped at the revision.
 
     Attributes:
         path: the file that was written; None where nothing of it holds.

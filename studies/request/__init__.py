@@ -1,1 +1,1 @@
-"""What commands take: each option declared once, for the command line, Python, study files and agents alike."""
+"""The options of commands, each declared once, for the command line, Python, study files and agents alike."""

@@ -1,4 +1,4 @@
-"""What the shell completes where an option's type does not say it."""
+"""Shell completion of options whose type does not say what is legal."""
 
 from __future__ import annotations
 

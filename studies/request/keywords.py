@@ -8,7 +8,7 @@ from typing import TypedDict
 
 
 class BestOptions(TypedDict, total=False):
-    """Of `best`."""
+    """The keywords of `best`."""
 
     device: str | None
     dtype: str | None
@@ -19,7 +19,7 @@ class BestOptions(TypedDict, total=False):
 
 
 class CheckOptions(TypedDict, total=False):
-    """Of `check`."""
+    """The keywords of `check`."""
 
     configuration: Mapping[str, bool | int | float | str] | None
     sizes: Mapping[str, int | float] | None
@@ -35,7 +35,7 @@ class CheckOptions(TypedDict, total=False):
 
 
 class CompareOptions(TypedDict, total=False):
-    """Of `compare`."""
+    """The keywords of `compare`."""
 
     device: str | None
     compiler: str | None
@@ -45,7 +45,7 @@ class CompareOptions(TypedDict, total=False):
 
 
 class ExportOptions(TypedDict, total=False):
-    """Of `export`."""
+    """The keywords of `export`."""
 
     sizes: Mapping[str, int | float] | None
     dtype: str | None
@@ -56,7 +56,7 @@ class ExportOptions(TypedDict, total=False):
 
 
 class SweepOptions(TypedDict, total=False):
-    """Of `sweep`."""
+    """The keywords of `sweep`."""
 
     device: str | None
     devices: Sequence[str] | None
@@ -69,7 +69,7 @@ class SweepOptions(TypedDict, total=False):
 
 
 class TrialsOptions(TypedDict, total=False):
-    """Of `trials`."""
+    """The keywords of `trials`."""
 
     device: str | None
     dtype: str | None
@@ -86,7 +86,7 @@ class TrialsOptions(TypedDict, total=False):
 
 
 class TuneOptions(TypedDict, total=False):
-    """Of `tune`."""
+    """The keywords of `tune`."""
 
     device: str | None
     devices: Sequence[str] | None

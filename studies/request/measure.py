@@ -1,4 +1,4 @@
-"""What `bench` and `export` are asked."""
+"""The requests of `bench` and `export`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tunebench.tuner.problem import Accuracy
 
 @pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
 class BenchRequest:
-    """What to time, for all targets alike."""
+    """The options of `bench`, for all targets alike."""
 
     device: Device = None
     modes: Annotated[Sequence[str], Text("--mode", "MODE")] = ()
@@ -41,7 +41,7 @@ class BenchRequest:
 
 @pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
 class ExportRequest:
-    """What to export.
+    """A kernel to export, and the options of `export`.
 
     Attributes:
         kernel: a shipped kernel's name, or a kernel folder's path.

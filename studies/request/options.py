@@ -117,7 +117,7 @@ def kind_of(annotation: Any) -> tuple[type[Any], bool]:
 
 
 def spelled(annotation: Any) -> str:
-    """What a caller may give for an option: names of a closed set, and any sequence."""
+    """Return, as text, the type that a caller may give for an option: names of a closed set, and any sequence."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return spelled(inner[0])

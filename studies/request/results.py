@@ -1,4 +1,4 @@
-"""What recorded results are asked for."""
+"""The requests for recorded results."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class ResultsRequest(BaseModel):
 
 
 class BestRequest(ResultsRequest):
-    """What `best` lists."""
+    """The options of `best`."""
 
     any_source: bool = False
     """Also results of earlier versions of a kernel's source. Default: not."""
 
 
 class TrialsRequest(ResultsRequest):
-    """What `trials` lists."""
+    """The options of `trials`."""
 
     status: Annotated[Sequence[TrialStatus] | None, Text(metavar="STATUS")] = None
     """Only trials that ended so: correct, pruned, constraints, compile, runtime, correctness or timeout; repeatable.

@@ -1,4 +1,4 @@
-"""What the text of an option on a command line means; each function takes the option's name and its text or texts."""
+"""Readers of options' text on a command line; each function takes the option's name and its text or texts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _number(name: str, text: str) -> int | float:
 
 
 def _value(text: str) -> bool | int | float | str:
-    """What a value on the command line means: true, false, a number, else text."""
+    """Return what a value on the command line means: true, false, a number, else text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

@@ -1,4 +1,4 @@
-"""What a sweep prints when it ends: a table for people, plain values for programs."""
+"""The output of a sweep when it ends: a table for people, plain values for programs."""
 
 from __future__ import annotations
 

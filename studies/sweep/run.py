@@ -37,7 +37,7 @@ from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.study.study import Ending, Outcome, Progress
 
 _MOST_LOSSES = 3
-"""So many studies in a row that a lane's workers do not survive mean that its devices are lost."""
+"""Number of studies in a row that a lane's workers do not survive before its devices count as lost."""
 
 
 _END_SECONDS = 0.2
@@ -46,7 +46,7 @@ _END_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What became of a sweep.
+    """The outcome of a sweep.
 
     Attributes:
         results: one for each study, in the order of the files.
@@ -65,7 +65,7 @@ class SweepReport:
 
     @property
     def trials(self) -> int:
-        """Of this sweep."""
+        """The number of this sweep's trials."""
         return sum(one.trials for one in self.results)
 
     @property
@@ -155,7 +155,7 @@ class _Queue:
         self.devices: Sequence[Device] = places or [tasks[0].resolved.device]
 
     def _lanes(self, most: int) -> Sequence[Lane | None]:
-        """So many lanes at most that share the devices; on Ray one, which has them all."""
+        """Return at most `most` lanes that share the devices; on Ray None alone, which stands for all of them."""
         resolved = self._studies[0].task.resolved
         return [None] if self._on_ray else lanes_of(resolved.request, resolved.devices, most)
 
@@ -232,7 +232,7 @@ class _Queue:
             return chosen
 
     def _outcome_of(self, one: _Study, lane: Lane | None) -> tuple[Swept, bool]:
-        """What became of a study, and whether it ended because its workers were lost."""
+        """Run a study; return its outcome, and whether it ended because its workers were lost."""
         task, resolved = one.task, one.task.resolved
         if lane is not None:
             resolved = replace(resolved, lane=lane, devices=[place.device for place in lane.places])

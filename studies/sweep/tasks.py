@@ -53,7 +53,7 @@ class Task:
 
     @property
     def about(self) -> str:
-        """What is tuned, beside the kernel, for people."""
+        """The problem that is tuned, else the sizes, dtype and mode that are asked for, as text for people."""
         if self.problem is not None:
             return str(self.problem)
         sizes = "".join(f"{name}={size} " for name, size in self.resolved.request.sizes.items())
@@ -61,7 +61,7 @@ class Task:
 
 
 class State(enum.StrEnum):
-    """What became of a study of a sweep."""
+    """The outcome of a study of a sweep."""
 
     TUNED = "tuned"
     KEPT = "done already"

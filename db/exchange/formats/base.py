@@ -1,4 +1,4 @@
-"""What every file format does: entries to bytes, bytes to entries."""
+"""The interface of every file format: entries to bytes, bytes to entries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FormatName(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What the user adds to a file of another tuner, which does not have it; None where the file decides.
+    """Facts that the user adds to a file of another tuner, which lacks them; None where the file decides.
 
     Attributes:
         device: the device's name.
@@ -66,7 +66,7 @@ class Format(abc.ABC):
 
     name: FormatName
     foreign = False
-    """Of other tuners: it holds one study, and not all that a database does."""
+    """Whether it is another tuner's: it holds one study, and not all that a database does."""
 
     @abc.abstractmethod
     def write(self, entries: Iterable[Entry], stream: BinaryIO) -> Mapping[str, bytes]:
@@ -108,7 +108,7 @@ def read_whole(stream: BinaryIO) -> bytes:
 
 
 def parse_whole(data: bytes) -> Any:
-    """What a file that is one piece of JSON holds.
+    """Return the value of a file that is one piece of JSON.
 
     Raises:
         EntryError: it is not JSON, or too much of it.

@@ -103,7 +103,7 @@ def _row(header: Sequence[Column], cells: Sequence[str]) -> dict[str, Cell]:
 
 
 def _read(column: Column, cell: str) -> Cell:
-    """What a cell's text says; text, moments and JSON are looked into later."""
+    """Return the value of a cell's text; text, moments and JSON are checked later."""
     try:
         if column.kind is Kind.WHOLE:
             return int(cell)

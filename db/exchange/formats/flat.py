@@ -18,7 +18,7 @@ Cell: TypeAlias = str | int | float | bool | datetime | None
 
 
 class Kind(enum.Enum):
-    """What a column holds."""
+    """The type of a column's values."""
 
     TEXT = enum.auto()
     WHOLE = enum.auto()
@@ -141,7 +141,7 @@ def _json(column: Column, cell: Cell) -> Any:
 
 @cache
 def _missing(part: Any) -> tuple[tuple[str, Any, object], ...]:
-    """Of each field of a part: its name, the part that it is, what an empty cell means (`...` where it is an error)."""
+    """Return each field of a part: its name, the part that it is, what an empty cell means (`...` for an error)."""
     hints = {one.name: _without_none(get_type_hints(part)[one.name]) for one in fields(part)}
     return tuple(
         (name, hint if is_dataclass(hint) else None, None if optional else "" if hint is str else ...)

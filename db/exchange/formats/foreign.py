@@ -27,7 +27,7 @@ UNKNOWN = "unknown"
 SAMPLER = "imported"
 
 SOURCE_MARK = "imported from "
-"""What the source digest of a study of another tuner begins with."""
+"""Prefix of the source digest of another tuner's study."""
 
 _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """When a result was recorded, where a file does not say: the same at every import."""
@@ -38,7 +38,7 @@ FAILURE_MARK_MS = 1e19
 
 @dataclass(frozen=True)
 class ForeignStudy:
-    """What a file and its user say of a study.
+    """A study of another tuner, as described by its file and the user.
 
     Attributes:
         options: what fixes the problem beside sizes.
@@ -77,7 +77,7 @@ class ForeignStudy:
 
 @dataclass(frozen=True)
 class ForeignTrial:
-    """What a file says of one configuration.
+    """The result of one configuration in a file of another tuner.
 
     Attributes:
         samples_ms: empty where it failed.
@@ -164,7 +164,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def seconds_of(values: Mapping[str, Any], names: Mapping[str, str], scale: float = 1e-3) -> dict[str, float]:
-    """What phases took, seconds.
+    """Return the seconds that phases took, by their names here.
 
     Args:
         names: a phase's name here by its name there.

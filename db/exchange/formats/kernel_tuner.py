@@ -143,7 +143,7 @@ def parse_cache(data: bytes) -> dict[str, Any]:
 
 
 def _tunables(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of the tunables, by name in the file's order."""
+    """Return the declared values of the tunables by name, in the file's order; empty text where there are none."""
     declared = foreign.mapping(content.get("tune_params", {}), "tune_params")
     names = foreign.listed(content.get("tune_params_keys", list(declared)), "tune_params_keys")
     if not all(isinstance(name, str) for name in names):

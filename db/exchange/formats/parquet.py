@@ -125,7 +125,7 @@ def _require_groups(metadata: Any) -> None:
 
 
 def _text_bytes(compute: Any, batch: Any) -> int:
-    """What the texts of a piece take when each row has its own."""
+    """Return the bytes that the texts of a batch take when each row has its own."""
     total = 0
     for column in batch.columns:
         if hasattr(column, "dictionary"):

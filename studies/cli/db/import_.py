@@ -55,7 +55,7 @@ def import_(
 
 
 def _require_readable(file: Path, form: Format, options: ImportOptions) -> None:
-    """What can be known before a database is opened, and perhaps made, for nothing."""
+    """Check what can be known before a database is opened, and perhaps made, for nothing."""
     from tunebench.tuner.errors import UserError
 
     form.require()

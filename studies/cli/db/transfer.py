@@ -1,4 +1,4 @@
-"""What `db export`, `db import` and `db merge` share: the option for a format, how far they are, what was added."""
+"""Shared by `db export`, `db import` and `db merge`: the option for a format, progress, and what was added."""
 
 from __future__ import annotations
 
