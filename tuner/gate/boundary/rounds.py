@@ -122,7 +122,7 @@ class Truths:
         return _SMALLEST_SCALE
 
     def of(self, values: tuple[int, float]) -> Case:
-        """Return the reference's answer to a scaled base; the last is kept, since contenders get the same inputs in turn."""
+        """Return the reference's answer to a scaled base; the last is kept: contenders get the same inputs in turn."""
         if self._known is None or self._known[0] != values:
             base, scale = values
             self._model.reset(SENTINELS[0])
