@@ -137,7 +137,9 @@ def one_server() -> Iterator[None]:
         """Start it where it finds the tests' own modules."""
         with pytest.MonkeyPatch.context() as environment:
             ours = [one for one in sys.path if Path(one).is_relative_to(TESTS)]
-            environment.setenv("PYTHONPATH", os.pathsep.join(ours))
+            environment.setenv(
+                "PYTHONPATH", os.pathsep.join([*ours, os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+            )
             ensure_running()
 
     with pytest.MonkeyPatch.context() as patch:

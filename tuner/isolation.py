@@ -36,10 +36,10 @@ Listen = Callable[[Any], None]
 """Called with each message that the function sends by `report` before it answers."""
 
 TRACER = "torch._dynamo"
-"""What torch imports at its first autocast or trace, in a second. Processes that are forked from it have it, too."""
+"""A module that torch imports at its first autocast or trace, in a second. A server that has it spares forks that."""
 
 _FIRST, _LAST = server_start.__name__, "tunebench.tuner.forked"
-"""What a server imports before and after what it was started for."""
+"""The modules that a server imports before and after those that it was started for."""
 
 _preload: Sequence[str] = ()
 
@@ -84,14 +84,14 @@ class DiedError(DeathError):
 
 
 MOST_LINES = 20
-"""Of what one process prints, so many lines are shown."""
+"""Limit of the lines that are shown of what one process prints."""
 
 _BY_LINE = 1
 """C's _IOLBF."""
 
 
 class RaisedError(IsolationError):
-    """What it ran raised something else than one of tunebench's own errors, which come as they are."""
+    """A function's exception that is none of tunebench's own errors, which come as they are."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Message:
 
 @dataclass(frozen=True)
 class Result:
-    """What a function returned."""
+    """The value that a function returned."""
 
     value: Any
 
@@ -144,7 +144,7 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
 
 
 def in_order(preload: Sequence[str]) -> list[str]:
-    """What a server imports, with what begins and ends it."""
+    """Return what a server imports: these modules, after the one that begins it and before the one that ends it."""
     return [_FIRST, *preload, _LAST]
 
 
@@ -160,7 +160,7 @@ def _use_scratch() -> None:
 
 
 _without_main = threading.RLock()
-"""Of several threads that start processes each puts back what it has found."""
+"""Serialises the temporary change of `__main__`, so that concurrent starts restore the right value."""
 
 
 @contextmanager
@@ -176,7 +176,7 @@ def without_main() -> Iterator[None]:
 
 
 def _begin_in_fork() -> None:
-    """Nobody lets go of the lock there."""
+    """Make a new lock in a forked process, where no thread is left to release the old one."""
     global _without_main  # noqa: PLW0603 - a thread of the parent may hold it
     _without_main = threading.RLock()
 
@@ -255,7 +255,7 @@ class IsolatedProcess:
         listen: Listen = lambda _: None,
         first: float | None = None,
     ) -> Answer:
-        """What the function returns there; it, its arguments and its answer travel by pickle.
+        """Run the function there and return its answer; it, its arguments and its answer travel by pickle.
 
         Args:
             first: seconds until the function has to call `progress`; None where it need not.
@@ -308,7 +308,7 @@ class IsolatedProcess:
 
     @property
     def waited_for(self) -> tuple[Connection, int]:
-        """What `multiprocessing.connection.wait` takes to wait for several processes at once."""
+        """The connection and the sentinel, for `multiprocessing.connection.wait` on several processes at once."""
         process, connection = self._running()
         return connection, process.sentinel
 
@@ -375,7 +375,7 @@ def is_watched() -> bool:
 
 
 def asked_again_if_killed(question: Callable[[], Answer]) -> Answer:
-    """What a question brings; it is asked once more where its process was killed from outside.
+    """Return the answer to a question, which is asked once more where its process was killed from outside.
 
     Such a death says nothing of what the process ran. A second one is taken for its doing all the same.
     """
@@ -396,13 +396,13 @@ _OF_THE_SERVER = ("_forkserver_address", "_forkserver_authkey")
 
 
 def settings() -> Mapping[str, str]:
-    """What the environment here says to tunebench; processes elsewhere may have been started under another one."""
+    """Return the environment's `TUNEBENCH_` variables; processes elsewhere may have been started under other ones."""
     return {name: value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")}
 
 
 @dataclass(frozen=True)
 class _Home:
-    """What a process needs of the one that asks it.
+    """The context that a process needs of the one that asks it.
 
     Attributes:
         settings: the server may have been started under others.
@@ -416,7 +416,7 @@ class _Home:
 
     @classmethod
     def here(cls) -> _Home:
-        """Of this process."""
+        """Return the context of this process."""
         known = vars(forkserver._forkserver)
         server: dict[str, object] = {name: known[name] for name in _OF_THE_SERVER if name in known}
         return cls(settings(), scratch_folder(), server)

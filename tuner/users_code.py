@@ -17,7 +17,7 @@ _EXTRAS = {"triton": "triton"}
 """tunebench's extras that bring a package which a kernel may import."""
 
 _OWN_MODULES = re.compile(r"tunebench\.kernels\.runtime\.folders\.[0-9a-f]+\b\.?")
-"""What stands before the name of a module in a user's folder (see `kernels/runtime/folders.py`): nobody wrote it."""
+"""The prefix of the name of a module in a user's folder (see `kernels/runtime/folders.py`): nobody wrote it."""
 
 _OWN_MESSAGES = (UserError, LaunchError, CompileError)
 """tunebench's errors that the code of a user causes: their text stands as it is, behind the place."""
@@ -28,7 +28,7 @@ class UsersCodeError(KernelFolderError):
 
 
 class ReportedError(RuntimeError):
-    """What a user's code raised in another process, in the words of one line."""
+    """An exception that a user's code raised in another process, as one line."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What `check` is made of: what is asked and told, what runs in the judge's process, reproductions, run directories."""
+"""The parts of `check`: requests and reports, what runs in the judge's process, reproductions, run directories."""
 
 PRELOADED = (
     "tunebench.studies.check",

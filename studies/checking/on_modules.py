@@ -120,7 +120,7 @@ def _verdict(
 
 
 def _maker(model: Model) -> Callable[..., nn.Module]:
-    """What makes a new module each time, of `init_inputs` where it is a class."""
+    """Return a function that makes a new module each time, from `init_inputs` where the model is a class."""
     if isinstance(model, nn.Module):
         return lambda *_: copy.deepcopy(model)
     if isinstance(model, type):
@@ -129,7 +129,7 @@ def _maker(model: Model) -> Callable[..., nn.Module]:
 
 
 def _drawer(inputs: Inputs) -> Callable[[], Sequence[Any]]:
-    """What draws inputs: of given ones their elements in another order, so that every value stays one that is meant."""
+    """Return a function that draws inputs; given ones get their elements in another order: each value is one meant."""
     if callable(inputs):
         return inputs
     given = tuple(inputs)

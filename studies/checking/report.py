@@ -1,4 +1,4 @@
-"""What a check tells: the verdict on one target in one mode."""
+"""The report of a check: the verdict on one target in one mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_REPRODUCTION = "no short reproduction: one call of a new model does not show 
 
 @dataclass(frozen=True)
 class Subject:
-    """What turns out to be judged.
+    """The device and the model that turn out to be judged.
 
     Attributes:
         device: its name; empty where none was reached.
@@ -56,7 +56,7 @@ class CheckReport:
 
     @property
     def target(self) -> str:
-        """What was checked, as it was named."""
+        """The target that was checked, as it was named."""
         return self.request.target
 
     @property
@@ -66,17 +66,17 @@ class CheckReport:
 
     @property
     def configuration(self) -> Mapping[str, Value] | None:
-        """Of a kernel; None of anything else."""
+        """A kernel's configuration; None for anything else."""
         return self.subject.configuration
 
     @property
     def declared(self) -> tuple[Declaration, ...]:
-        """What the gate left out, since it was declared of the model."""
+        """The declarations about the model, for which the gate left something out."""
         return self.subject.declared
 
     @property
     def require(self) -> Claim:
-        """What has to hold for `passed`."""
+        """The claim that has to hold for `passed`."""
         return self.request.require or Claim.DROP_IN
 
     @property
@@ -97,7 +97,7 @@ class CheckReport:
 
     @property
     def seconds_outside(self) -> float:
-        """What was no stage's: starting processes, the reference's own answers, reproductions."""
+        """Seconds outside the stages: starting processes, the reference's own answers, reproductions."""
         return self.seconds - sum(stage.seconds for stage in self.stages)
 
     def __str__(self) -> str:

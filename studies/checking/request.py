@@ -1,4 +1,4 @@
-"""What a check is asked."""
+"""The request for a check, and the files that it submits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tunebench.tuner.problem import Accuracy
 
 
 class Declaration(enum.StrEnum):
-    """What a file may declare of its model, as a kernel's folder does; it is part of the verdict."""
+    """A declaration that a file may make of its model, as a kernel's folder does; it is part of the verdict."""
 
     ATOMICS = "atomics"
     """Sums come in any order, so that two runs may differ in their last bits."""
@@ -31,7 +31,7 @@ class Declaration(enum.StrEnum):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
 class CheckRequest:
-    """What to check.
+    """The request for a check.
 
     Attributes:
         target: a shipped kernel's name, a kernel folder, a study file, a trial's number, or a `.py` file that defines

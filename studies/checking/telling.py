@@ -56,7 +56,7 @@ class Teller(Listener):
 
 
 def exemptions_of(declared: Sequence[Declaration]) -> Exemptions:
-    """What the gate leaves out for what was declared of a file or a module."""
+    """Return what the gate leaves out for what was declared of a file or a module."""
     return Exemptions(
         atomics=Declaration.ATOMICS in declared,
         rewrites_algebra=Declaration.REWRITES_ALGEBRA in declared,

@@ -40,7 +40,7 @@ class Wrong:
 
     @classmethod
     def together(cls, several: Sequence[Wrong]) -> Wrong:
-        """Of several answers of one size."""
+        """Return the figures of several answers of one size, taken together."""
         mean_square = math.fsum(one.rms**2 for one in several) / len(several)
         return cls(max(one.largest for one in several), math.sqrt(mean_square))
 

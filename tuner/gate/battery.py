@@ -39,7 +39,7 @@ class Depth(enum.StrEnum):
     """How much of the battery is run."""
 
     FINALIST = "finalist"
-    """What one binary and the code around it can get wrong."""
+    """The stages about what one binary and the code around it can get wrong."""
     EVERYTHING = "everything"
     """Also what takes seconds and is the same for every configuration of a kernel."""
 
@@ -105,14 +105,14 @@ _STEPS = {step.name: step for step in STEPS}
 
 
 def claim_of(stage: str) -> Claim:
-    """What a stage is about; those of the quick battery are all about the problem."""
+    """Return what a stage is about; the stages of the quick battery are all about the problem."""
     if stage == DEATH_AS_DROP_IN:
         return Claim.DROP_IN
     return _STEPS[stage].claim if stage in _STEPS else Claim.PROBLEM
 
 
 def loss_of(stage: str) -> str:
-    """What a user of the model would see where a stage is refused; nothing where its own detail says so."""
+    """Return what a user of the model would see where a stage is refused; nothing where its own detail says so."""
     if stage == DEATH_AS_DROP_IN:
         return "the process dies, or its memory is overwritten, of inputs that the problem does not have"
     return _STEPS[stage].loss if stage in _STEPS else ""

@@ -93,7 +93,7 @@ class Expected:
         return replace(errors, reference_max_relative=own.max_relative, reference_relative_norm=own.relative_norm)
 
     def _meant_by(self, got: torch.Tensor) -> torch.Tensor:
-        """What elements should be that are of a kind: the reference's answer, or float64's where they are of its."""
+        """Return what each element should be: `otherwise` where only that is of the element's kind, else `values`."""
         if self.otherwise is None:
             return self.values
         return torch.where(_are_alike(got, self.otherwise) & ~_are_alike(got, self.values), self.otherwise, self.values)
@@ -138,7 +138,7 @@ class Case:
 
     @property
     def elements(self) -> int:
-        """Of the whole output."""
+        """Number of elements of the whole output."""
         return sum(expected.values.numel() for expected in self.output.values())
 
     @property
@@ -155,7 +155,7 @@ def figures(tensor: torch.Tensor | float) -> torch.Tensor:
 def expect(
     own: Leaf, exact: Leaf, rounded: Iterable[Leaf] = (), *, aliases: bool = False, free: bool = False
 ) -> Expected:
-    """What a leaf should be, of the reference's answers at its own precision, in float64 and on inputs a rounding off.
+    """Return what a leaf should be, from the reference's answers: its own, in float64, and on inputs a rounding off.
 
     Args:
         own: a tensor or a float.

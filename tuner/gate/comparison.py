@@ -16,7 +16,7 @@ _ROW_ELEMENTS = 32  # the size of a row of fewer elements is too uncertain
 
 
 def scale_of(expected: torch.Tensor) -> torch.Tensor:
-    """What errors are relative to: the RMS of each row (first axis) with enough elements, else of the whole output.
+    """Return the size that errors are relative to: each row's RMS (first axis) with enough elements, else the whole's.
 
     Where a row is filled with one large number in several places, as a mask does, that is relative to itself, and the
     rest to the RMS of the rest: beside the fill no error in the rest would show.

@@ -1,4 +1,4 @@
-"""What is on trial: a kernel under one configuration, or any module that claims to equal the reference."""
+"""The model on trial: a kernel under one configuration, or any module that claims to equal the reference."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _STEPS = 1000
 
 @dataclass(frozen=True)
 class Limit:
-    """What a reference may take for one call.
+    """The most that a reference may take for one call.
 
     Attributes:
         elements: of all tensors that its operations make.

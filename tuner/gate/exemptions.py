@@ -1,4 +1,4 @@
-"""What the gate does not ask of a kernel, because its author has declared it."""
+"""The demands of the gate that a kernel is exempt from, because its author has declared it."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ class Exemptions:
 
     @classmethod
     def of(cls, kernel: Kernel) -> Exemptions:
-        """What this kernel has declared."""
+        """Return what this kernel has declared."""
         return cls(kernel.atomics, kernel.rewrites_algebra, bulk_copies=kernel.bulk_copies)

@@ -1,4 +1,4 @@
-"""What models raise: the contender's becomes a refusal, the reference's means that there is nothing to compare with."""
+"""Exceptions of models: the contender's is a refusal, the reference's means that there is nothing to compare with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAILURES = (
     TypeError,
     ValueError,
 )
-"""What a model raises that cannot do what it is asked; anything else is a fault of the gate."""
+"""Exceptions of a model that cannot do what it is asked; anything else is a fault of the gate."""
 
 
 class ReferenceRefusal(UserError):

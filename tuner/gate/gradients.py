@@ -62,7 +62,7 @@ OUTPUT = "the "
 
 @dataclass(frozen=True)
 class Gradients:
-    """What came of a course.
+    """The results of a course.
 
     Attributes:
         found: gradients by name of a weighted sum of the output, and after `OUTPUT` the parts of the output that they
@@ -101,7 +101,7 @@ def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> Grad
 def _go_through(
     module: nn.Module, inputs: Sequence[Any], leaves: Mapping[str, torch.Tensor], how: Backward
 ) -> dict[str, torch.Tensor]:
-    """What is found; nothing once an output needs no gradient that has to."""
+    """Return gradients and outputs by name; nothing once no output of a forward that records gradients needs one."""
     found: dict[str, torch.Tensor] = {}
     waiting: list[tuple[str, list[torch.Tensor]]] = []
     number, calls = 0, sum(map(how.course.count, "fn"))

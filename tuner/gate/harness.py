@@ -220,7 +220,7 @@ class Answers:
         *,
         everywhere: bool = False,
     ) -> Case | None:
-        """What the pair's reference makes of these inputs, None where it refuses them.
+        """Return what the pair's reference makes of these inputs, None where it refuses them.
 
         Args:
             multiple: of the reference's own error, which passes.
@@ -288,7 +288,7 @@ class Harness:
 
     @property
     def summary(self) -> list[str]:
-        """What was asked and what was not, for people."""
+        """Lines on what was asked and what was not, for people."""
         asked = [f"{self._asked} cases"] if self._asked else []
         passed_over = [f"{count} passed over: {reason}" for reason, count in self._passed_over.items()]
         if not (asked or self._notes):

@@ -97,7 +97,7 @@ def _judge_tensor(name: str, expected: Expected, tensor: torch.Tensor, rewritten
 
 
 def judge_inputs(case: Case, answer: Answer) -> None:
-    """What the inputs hold after the call: what they held, or what the reference leaves in those that it changes.
+    """Check what the inputs hold: what they held, or what the reference leaves in those that it changes.
 
     Raises:
         StageRefused: one holds something else.

@@ -88,7 +88,7 @@ ORDINARY = CallOptions()
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call returned, and what only the process sees in which it ran.
+    """A call's output, and what only the process sees in which the call ran.
 
     Attributes:
         output: what was returned.

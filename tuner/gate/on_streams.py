@@ -20,8 +20,8 @@ _WAIT_CYCLES = 6_000_000  # some 3 ms, many times what the host needs to queue a
 def after_wait(
     module: nn.Module, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool
 ) -> Values:
-    """What a call returns on a stream on which `second` is written over `first` after a wait, read as soon as an event
-    behind the call has come."""
+    """Return a call's output on a stream on which `second` is written over `first` after a wait, read as soon as an
+    event behind the call has come."""
     device = device_of_inputs(first)
     stream = new_stream(device) if own_stream else torch.cuda.default_stream(device)
     read, done = new_stream(device), torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ def after_wait(
 
 
 def replayed(module: nn.Module, inputs: Sequence[Any], others: Sequence[Any]) -> Values:
-    """What a captured call leaves in its output once it is replayed with other inputs in the place of its own."""
+    """Return what a captured call leaves in its output once it is replayed with other inputs in place of its own."""
     mine, device = cloned(inputs), device_of_inputs(inputs)
     with torch.cuda.device(device):  # what is captured is the stream of the current one
         graph, output = capture(lambda: module(*mine), warming=lambda: module(*mine))

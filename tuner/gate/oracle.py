@@ -39,7 +39,7 @@ _STRONGER: Mapping[str, Callable[[Any, int], Any]] = {
 """Changes of the first case's inputs, given what number an input has, that may tell more than the seeds do."""
 
 _FEW_ELEMENTS = 4096
-"""Of as many, whether one answer would pass for all inputs is asked; many elements differ somewhere."""
+"""Elements up to which it is asked whether one answer would pass for all inputs; many elements differ somewhere."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def ask(
 
 
 def _expected(truth: Truth, note: str, free: bool) -> dict[str, Expected]:
-    """What tensors and floats of the output should be.
+    """Return what tensors and floats of the output should be, by path.
 
     Args:
         note: why the answer in float64 is no truth; empty where it is.
@@ -206,7 +206,7 @@ def _expected(truth: Truth, note: str, free: bool) -> dict[str, Expected]:
 
 
 def _plain(truth: Truth, path: str) -> list[Leaf]:
-    """What a leaf may be that is neither a tensor nor a float."""
+    """Return the values that a leaf may have which is neither a tensor nor a float."""
     others = [truth.exact, *truth.rounded]
     return [truth.own.leaves[path], *(one.leaves[path] for one in others if one is not None and path in one.leaves)]
 

@@ -1,4 +1,4 @@
-"""What a process holds for all of its code: torch's settings and functions, clocks, signals. A file leaves it alone.
+"""The state that all code of a process shares: torch's settings and functions, clocks, signals. A file leaves it alone.
 
 It is looked at by the process that runs the file: that finds mistakes and lazy tricks, such as a precision that is
 lowered for everybody, and not malice. Where a patch would forge the judge's figures, the judge has its own: its clock,
@@ -112,7 +112,7 @@ _MODULES = (
     "torch.special",
     "torch.testing",
 )
-"""Those that are there; what a file imports first is not."""
+"""Modules whose functions are watched, as far as they are there; what a file imports first is not."""
 
 _CLASSES: Mapping[str, type] = {
     "torch.Tensor": torch.Tensor,
@@ -131,7 +131,7 @@ _OF_CLASSES = (property, classmethod, staticmethod, GetSetDescriptorType)
 
 
 _REPLACED_BY_TORCH = ("torch.Storage", "torch.manual_seed", "torch.nn.Module.__init__", "torch.nn.Module.__setstate__")
-"""What torch itself replaces, with the default dtype or when its compiler is imported or used first."""
+"""Names that torch itself replaces, with the default dtype or when its compiler is imported or used first."""
 
 
 def settings() -> dict[str, str]:
@@ -147,7 +147,7 @@ def _text(read: Callable[[], object]) -> str:
 
 
 def _reader(name: str) -> Callable[[], object]:
-    """What reads `module.attribute`, or calls `module.function()`."""
+    """Return a function that reads `module.attribute`, or calls `module.function()`."""
     module, _, path = name.removesuffix("()").partition(".")
     holder, _, attribute = path.rpartition(".")
     found = attrgetter(holder)(_ROOTS[module]) if holder else _ROOTS[module]
@@ -224,7 +224,7 @@ class Watch:
         self._changes: dict[str, str] = {}
 
     def forget(self) -> None:
-        """What is changed now is as it should be, what was noted stays."""
+        """Accept the present settings as they are; what was noted stays."""
         self._settings = settings()
 
     def look(self, when: str) -> None:

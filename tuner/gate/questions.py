@@ -57,7 +57,7 @@ def held_and_changed(call: Call, turns: Sequence[Sequence[Any]], count: int) -> 
 
 
 def outputs_in_turns(call: Call, turns: Sequence[Sequence[Any]], count: int) -> list[list[object]]:
-    """What so many calls on inputs that take turns return, by the inputs; of outputs that are equal bit by bit the
+    """Return the outputs of `count` calls on inputs that take turns, by the inputs; of those equal bit by bit only the
     first."""
     found = [Distinct() for _ in turns]
     for number in range(count):
@@ -66,7 +66,7 @@ def outputs_in_turns(call: Call, turns: Sequence[Sequence[Any]], count: int) -> 
 
 
 def outputs_at_once(call: Call, turns: Sequence[Sequence[Any]], count: int) -> list[list[object]]:
-    """What a thread for each of the turns returns in so many calls; of outputs that are equal bit by bit the first."""
+    """Return a thread's outputs for each turn, of `count` calls or more; of those equal bit by bit only the first."""
     found = [Distinct() for _ in turns]
     raised: list[BaseException] = []
     start = threading.Barrier(len(turns))
@@ -198,7 +198,7 @@ class _MallocInfo(ctypes.Structure):
 
 
 def _bytes_in_use(device: torch.device) -> int | None:
-    """Of the device's memory, tensors' and whatever else goes through torch's allocator; of the host's, malloc's."""
+    """Return the bytes in use, on a GPU those of torch's allocator, else malloc's; None where it cannot tell."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return torch.cuda.memory_allocated(device)

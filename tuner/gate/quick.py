@@ -110,7 +110,7 @@ class QuickGate:
             self._model.forget()
 
     def _run(self, prepare: Prepare, case: Case, byte: int, options: CallOptions = ORDINARY) -> Answer:
-        """What the model answers, from the state of the beginning; `intact` is of every guard band."""
+        """Return the model's answer, from the state of the beginning; `intact` is about every guard band."""
         self._model.reset(byte)
         prepare(case.inputs)
         self._oracle.bands.fill(byte)
@@ -180,7 +180,7 @@ class QuickGate:
             details.extend(self._refuse_less_exact())
 
     def _refuse_less_exact(self, when: str = "") -> list[str]:
-        """What was found of all draws, for people.
+        """Return what was found in all draws, for people.
 
         Raises:
             StageRefused: the latest answers are more wrong than the reference's.

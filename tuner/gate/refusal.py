@@ -1,4 +1,4 @@
-"""What the gate says of a stage that did not pass, in plain values: nothing here needs torch."""
+"""The gate's report on a stage that did not pass, in plain values: nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunebench.tuner.result import Stage
 
 
 class Claim(enum.StrEnum):
-    """What a model may claim to be. Each stage of the gate is about one of these."""
+    """A claim that a model may make. Each stage of the gate is about one of these."""
 
     PROBLEM = "problem"
     """Right for the problem: its values at its own sizes, whatever the inputs hold; memory, races, honesty."""
@@ -20,7 +20,7 @@ class Claim(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Question:
-    """What is being asked.
+    """The question that is being asked.
 
     Attributes:
         stage: of the gate.

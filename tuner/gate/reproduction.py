@@ -22,7 +22,7 @@ from tunebench.tuner.kernel import Mode
 from tunebench.tuner.users_code import described
 
 _SEEDS = (1, 2, 0, 11, 12, 21, 22, 23)
-"""That the gate's stages draw inputs from."""
+"""Seeds from which the gate's stages draw inputs."""
 
 _MOST_BYTES = 1 << 25
 """Inputs that no seed draws are kept up to this size."""
@@ -31,7 +31,7 @@ _MOST_BYTES = 1 << 25
 def reproduce(
     source: Source, contender: Contender, mode: Mode, inputs: Sequence[Any], *, strict: bool
 ) -> Reproduction | None:
-    """What one call of a new model shows, with these inputs and the reference's weights; None where that is right.
+    """Return what one call of a new model shows, with these inputs and the reference's weights; None where it is right.
 
     Args:
         source: the reference at the sizes of the call.
@@ -106,7 +106,7 @@ def _alike(drawn: Any, given: Any) -> bool:
 
 
 def _kept(inputs: Sequence[Any]) -> bytes | None:
-    """What `torch.save` makes of the inputs, with their layouts; None of too many bytes."""
+    """Return the inputs as `torch.save` packs them, with their layouts; None where they are too many bytes."""
     own = [_without_surroundings(value) if isinstance(value, torch.Tensor) else value for value in inputs]
     if sum(value.untyped_storage().nbytes() for value in own if isinstance(value, torch.Tensor)) > _MOST_BYTES:
         return None

@@ -102,7 +102,7 @@ class LaunchInspection:
         return tool != "racecheck" or launch.entry_point not in self.bulk_copies
 
     def _made_again(self, tool: str, launches: Sequence[Launch]) -> str | None:
-        """What a tool finds in these launches, in one line; None where it finds nothing or there are none.
+        """Return what a tool finds in these launches, in one line; None where it finds nothing or there are none.
 
         Raises:
             StageRefused: the launches could not be made again.
@@ -139,7 +139,7 @@ def command_of(tool: str) -> list[str]:
 
 
 def findings_in(report: str) -> list[str]:
-    """What a report names, each in one line: the error, the kernel with its address or line, and what was accessed."""
+    """Return a report's findings, a line each: the error, the kernel with its address or line, what was accessed."""
     found: list[str] = []
     goes_on = False
     for line in _lines(report):

@@ -51,7 +51,7 @@ def about(source: Source | None, inputs: Sequence[Any], *, strict: bool = False)
 
 
 class StageLog:
-    """What a run of the gate has found so far.
+    """The findings of a run of the gate so far.
 
     Args:
         listener: hears of each question and of each stage that ends.

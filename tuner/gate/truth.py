@@ -1,4 +1,4 @@
-"""What a reference makes of inputs: at its own precision, in float64, and on inputs that are a rounding error off."""
+"""A reference's answers to inputs: at its own precision, in float64, and on inputs that are a rounding error off."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROUNDINGS = 4.0
 
 @dataclass(frozen=True)
 class Truth:
-    """What a reference makes of inputs, at its own precision and in float64.
+    """A reference's answers to inputs, at its own precision and in float64.
 
     Attributes:
         own: the output.
@@ -108,7 +108,7 @@ def truth_of(
 def _exactly(
     module: nn.Module, inputs: Sequence[Any], wide: Sequence[Any], seed: int
 ) -> tuple[Values, Mapping[str, torch.Tensor]]:
-    """What a module makes in float64 of inputs that are in float64, and its buffers then; it stays as it was."""
+    """Return what a module makes in float64 of float64 inputs, and its buffers then; it stays as it was."""
     seed_generators(seed, device_of_inputs(inputs))
     with in_float64(module, inputs):
         return Values.of(module(*wide)).mapped(torch.Tensor.detach), buffers_of(module)

@@ -1,4 +1,4 @@
-"""What a model returns: a tree of plain values, taken apart into leaves that have a path each.
+"""The value that a model returns: a tree of plain values, taken apart into leaves that have a path each.
 
 A plain value is a tensor, a number, a bool, a text, None, or a tuple, list or dictionary of plain values. Of a tree
 taken apart, `kinds` says what stands where and `leaves` has the values, so that two trees are compared by their kinds

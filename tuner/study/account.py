@@ -23,7 +23,7 @@ Thing = TypeVar("Thing")
 
 
 class Activity(enum.StrEnum):
-    """What a study spends time on, in the order in which it first does."""
+    """The activities that a study spends time on, in the order in which it first does."""
 
     START = "process start"
     """The command, until its first study begins: the interpreter, imports, options, opening the database."""
@@ -41,7 +41,7 @@ class Activity(enum.StrEnum):
     TIMING = "timing"
     AGAIN = "workers begun again"
     HANDOVER = "between processes"
-    """What an evaluation takes beyond what the worker tells of it."""
+    """Time that an evaluation takes beyond what the worker tells of it."""
     SANITIZER = "sanitizer"
     ROUNDS = "final rounds"
     BOUNDARY = "winner's last check"
@@ -54,7 +54,7 @@ _OF_TRIAL = {"wait": Activity.COMPILER, "check": Activity.QUICK, "measure": Acti
 
 @dataclass(frozen=True)
 class Spent:
-    """What a study has spent.
+    """The time that a study has spent.
 
     Attributes:
         seconds: by phase; they add up to the whole.
@@ -100,7 +100,7 @@ class Account:
             self._open.pop()
 
     def move(self, phase: Activity, parts: Mapping[Activity, float], slots: int = 1) -> None:
-        """Of what a phase is charged with, so much was spent on other ones.
+        """Move seconds that a phase is charged with to other ones.
 
         Args:
             slots: so many such things went on at once.
@@ -110,7 +110,7 @@ class Account:
             self._seconds[phase] -= seconds / slots
 
     def evaluated(self, result: TrialResult, slots: int) -> None:
-        """What the evaluation of a trial was spent on, which the account has as the handing over."""
+        """Charge a trial's evaluation, which the account has as the handing over, to what it was spent on."""
         parts = {phase: result.seconds.get(name, 0.0) for name, phase in _OF_TRIAL.items()}
         stages = result.verdict.stages if result.verdict else ()
         parts[Activity.FULL] = sum(stage.seconds for stage in stages if of_full_battery(stage.name))

@@ -110,7 +110,7 @@ class ConfirmWinner:
     accuracy: Accuracy = Accuracy.TOLERANCE
 
     def __call__(self, finalist: Finalist) -> Stage:
-        """What the judge finds.
+        """Return what the judge finds.
 
         Raises:
             WorkerError: the judge's process came to no end.

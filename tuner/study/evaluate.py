@@ -143,7 +143,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Leaders:
-    """What a study has found so far, as far as it matters to how the next configuration is evaluated.
+    """A study's findings so far, as far as they matter to how the next configuration is evaluated.
 
     Attributes:
         incumbent: the best correct trial; others are timed by the clock that it was timed by.
@@ -231,7 +231,7 @@ class LocalEvaluator:
         )
 
     def reference_seconds(self) -> float:
-        """What one call of the reference takes, roughly: for deadlines."""
+        """Return roughly how many seconds one call of the reference takes, for deadlines."""
         started = time.perf_counter()
         with torch.no_grad():
             self._subject.reference(*self._inputs)

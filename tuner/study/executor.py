@@ -27,7 +27,7 @@ from tunebench.tuner.study.worker import KILL_SECONDS
 Answer = TypeVar("Answer")
 
 MOST_BUILDS = 16
-"""At once."""
+"""Upper limit of concurrent builds."""
 
 _CLOSE_SECONDS = 10.0
 
@@ -106,7 +106,7 @@ class Executor(abc.ABC):
         return future
 
     def run(self, function: Callable[..., Answer], *arguments: object) -> Answer:
-        """What a function returns on the machine of the first device, which it has for itself."""
+        """Run a function on the machine of the first device, which it has for itself; return its answer."""
         with alone_on(self.device, "tunebench tune"):
             return function(*arguments)
 

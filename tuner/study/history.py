@@ -1,4 +1,4 @@
-"""What a study is, and the interface through which its trials are recorded, whatever the database."""
+"""The identity of a study, and the interface through which its trials are recorded, whatever the database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 
 @dataclass(frozen=True)
 class StudyDescription:
-    """What makes two runs the same study: running it again goes on where it ended.
+    """The identity of a study: running it again goes on where it ended.
 
     Attributes:
         source_digest: digest of the kernel's `.cu`, headers and Python side; results of an edited kernel are not mixed.
@@ -34,7 +34,7 @@ class StudyDescription:
 
 @dataclass(frozen=True)
 class PastTrial:
-    """What the search needs to know of a trial that is over.
+    """The facts that the search needs of a trial that is over.
 
     Attributes:
         median_ms, clock: None where the trial has no measurement.
@@ -74,7 +74,7 @@ class TrialLog(Protocol):
         """The study's trials so far with a number above this one, by number."""
 
     def result(self, number: int) -> TrialResult:
-        """What came of one of them, its build apart."""
+        """Return the result of one of them, its build apart."""
 
     def claim(self, configuration: Configuration) -> bool:
         """Take a configuration for this process, until it is recorded, or released, or the process ends.

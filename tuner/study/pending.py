@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 FEW = 8
-"""So many are pending, or two for each device where that is more.
+"""Limit of pending configurations to begin with, or two for each device where that is more.
 
 Proposals around what is pending are worse ones: docs/several_devices.md has what that costs.
 """

@@ -78,7 +78,7 @@ def _require_answer(address: str) -> None:
 
 @dataclass(frozen=True)
 class Share:
-    """What one actor has of its machine: a GPU, or a share of the CPU's cores.
+    """One actor's share of its machine: a GPU, or a share of the CPU's cores.
 
     Attributes:
         number: of the actor, from 0 on.
@@ -103,7 +103,7 @@ Factory = Callable[..., LocalEvaluator]
 
 @dataclass(frozen=True)
 class Work:
-    """What actors evaluate, and what they say of themselves.
+    """The evaluator that actors make, and the environment that they report.
 
     Attributes:
         environment: what results on a device are obtained with.
@@ -228,7 +228,7 @@ class RayEvaluator:
         return comparison
 
     def run(self, function: Callable[..., Answer], *arguments: object) -> Answer:
-        """What a function returns in the actor, with the device for itself."""
+        """Run a function in the actor, with the device for itself; return its answer."""
         answer: Answer = self._ask("run", function, *arguments)
         return answer
 

@@ -33,11 +33,11 @@ from tunebench.tuner.study.pending import Pending
 from tunebench.tuner.users_code import UsersCodeError
 
 FINALISTS = 5
-"""So many of the best screened configurations are timed again, interleaved."""
+"""Number of the best screened configurations that are timed again, interleaved."""
 
 _LONGER = 0.5
 _LEAST_LONGER_SECONDS = 5.0
-"""What is being evaluated when a study's time is over may take this share of it longer, or so many seconds."""
+"""Extra time for evaluations under way when a study's time is over: this share of it, and at least so many seconds."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -69,7 +69,7 @@ class Ending(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """What a study does once its search is over."""
+    """The phases of a study once its search is over."""
 
     PROVING = "putting the finalists through the full gate"
     COMPARING = "timing the finalists again, in interleaved rounds with the reference and the default"
@@ -123,7 +123,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a study has found so far.
+    """A study's findings so far.
 
     Attributes:
         counts: trials by status, all runs.
@@ -157,7 +157,7 @@ class Outcome:
 
 @dataclass
 class _InFlight:
-    """What has been asked for and is not recorded: it is being built, and evaluated once it has begun."""
+    """A configuration that is asked for and not recorded: it is being built, and evaluated once it has begun."""
 
     trial: optuna.Trial
     configuration: Configuration
@@ -299,14 +299,14 @@ class StudyRun:
                 flight.evaluation = self._executor.begin(flight.configuration, flight.building, leaders)
 
     def _seconds_left(self, budget: Budget) -> float | None:
-        """That an evaluation which begins now may take; None for as long as any, as where nothing right is known."""
+        """Return the seconds that an evaluation begun now has; None for no limit, as where nothing right is known."""
         if budget.seconds is None or not self._ranked():
             return None
         longer = max(_LEAST_LONGER_SECONDS, _LONGER * budget.seconds)
         return max(0.0, budget.seconds - (time.monotonic() - self._started)) + longer
 
     def _ask(self) -> _InFlight | None:
-        """What to evaluate, claimed for this process; None where nothing is left that no other one is at.
+        """Claim and build what to evaluate next; None where nothing is left that no other process is at.
 
         What others are at stays pending for the sampler. What they let go of without a result comes first.
         """
@@ -458,7 +458,7 @@ class StudyRun:
         return stage.passed
 
     def _contenders(self) -> list[PastTrial]:
-        """What is timed again, the simplest first, and the default configuration last, where it is correct."""
+        """Return the trials to time again, the simplest first, and the default's last, where it is correct."""
         ranked = {trial.configuration: trial for trial in self._ranked()}
         default = self._space[self._space.default]
         finalists = self._space.simplest_first(list(ranked)[:FINALISTS])
@@ -482,7 +482,7 @@ class StudyRun:
         return False
 
     def _sane(self, finalists: Sequence[Finalist]) -> list[Finalist]:
-        """Those in which compute-sanitizer, where it is installed, finds nothing; the others are refused."""
+        """Return the finalists in which compute-sanitizer, where it is installed, finds nothing; refuse the others."""
         if not finalists:
             return []
         with self._account.phase(Activity.SANITIZER):

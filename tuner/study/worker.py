@@ -42,7 +42,7 @@ Factory = Callable[[], LocalEvaluator]
 Answer = TypeVar("Answer")
 
 _Prepared = tuple[Problem, Device, float, Mapping[Activity, float]]
-"""What it evaluates on what; seconds of a call of the reference; seconds that getting ready took."""
+"""The problem, the device, seconds of a call of the reference, and seconds of what getting ready took, by activity."""
 
 PREPARE_SECONDS = 600.0
 """To load the kernel, run the reference in float64 and warm the device up; to answer once it has `load_seconds()`."""
@@ -59,7 +59,7 @@ KILL_SECONDS = 0.2
 """How often what does not end is killed again: it may have been between two processes."""
 
 MOST_DEATHS_IN_A_ROW = 3
-"""So many different variants in a row that kill their worker mean that the fault is not the variants'."""
+"""Number of different variants in a row that kill their worker, at which the fault is taken not to be theirs."""
 
 
 class Workers:

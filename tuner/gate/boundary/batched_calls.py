@@ -18,7 +18,7 @@ from tunebench.tuner.gate.values import Values, mapped, tensors_in
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What a sandbox reports of a batch.
+    """A sandbox's report of a batch.
 
     Attributes:
         own_ms: of the calls alone, by its own clock.
@@ -95,7 +95,7 @@ class BatchedCalls:
         return float(start.elapsed_time(end))
 
     def output(self, number: int) -> Values:
-        """What the call of that number returned, of those that were looked at."""
+        """Return the output of the call of that number, one of those that were looked at."""
         return Values.of(self._kept[number])
 
 

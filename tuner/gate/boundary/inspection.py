@@ -30,7 +30,7 @@ from tunebench.tuner.scratch import scratch
 
 _SECONDS = 60.0
 _OPTIONS = ("--target-processes", "all", "--report-api-errors", "no", "--require-cuda-init", "no")
-"""What the file starts is watched as well. torch asks CUDA some questions that are answered by errors."""
+"""Options: watch what the file starts as well, and pass over errors by which CUDA answers some of torch's questions."""
 
 _NO_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 """Every tensor is an allocation of its own, so that an access beyond its end is one into nothing."""
@@ -58,7 +58,7 @@ class _Ended:
 
     @property
     def finding(self) -> str:
-        """What the tool has found, in one line; empty where that is nothing.
+        """The tool's finding, in one line; empty where there is none.
 
         racecheck takes some barriers of libraries for none, so that what it says of their kernels does not count.
         """

@@ -36,7 +36,7 @@ class Passage:
 
     @contextlib.contextmanager
     def taken(self, connection: Connection, sizes: Sequence[int]) -> Iterator[list[torch.Tensor] | None]:  # noqa: ARG002
-        """What crosses in lent memory, of so many bytes each; None where nothing can."""
+        """Yield the tensors that cross in lent memory, one for each size in bytes; None where none can."""
         yield None
 
 

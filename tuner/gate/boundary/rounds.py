@@ -50,7 +50,7 @@ clock, or does its work when nobody times it. In every batch, since on a busy ma
 
 @dataclass(frozen=True)
 class Batch:
-    """What the calls of one batch are given, and what is looked at.
+    """The values that the calls of one batch are given, and what is looked at.
 
     Attributes:
         values: for each call the number of the base, and its scale.
@@ -99,7 +99,7 @@ class Batches:
 
 
 class Truths:
-    """What the reference makes of the inputs of timed calls.
+    """The reference's answers to the inputs of timed calls.
 
     Args:
         answers: of the reference, whose model is asked with the state of the beginning; where its answer does not stay
@@ -114,7 +114,7 @@ class Truths:
         self._known: tuple[tuple[int, float], Case] | None = None
 
     def smallest_scale(self) -> float:
-        """Of the scales that the reference takes: 1 where it refuses its inputs by another."""
+        """Return the smallest scale of the inputs: 1 where the reference refuses them scaled by less."""
         try:
             self.of((0, _SMALLEST_SCALE))
         except ReferenceRefusal:
@@ -122,7 +122,7 @@ class Truths:
         return _SMALLEST_SCALE
 
     def of(self, values: tuple[int, float]) -> Case:
-        """What it makes of a base by a scale; the last answer is kept, since contenders get the same inputs in turn."""
+        """Return the reference's answer to a scaled base; the last is kept: contenders get the same inputs in turn."""
         if self._known is None or self._known[0] != values:
             base, scale = values
             self._model.reset(SENTINELS[0])
@@ -255,7 +255,7 @@ class JudgeClock(Clock):
 
     @property
     def overhead_ms(self) -> float:
-        """What a batch costs beside its calls."""
+        """Milliseconds that a batch takes without its calls: the median so far."""
         return statistics.median(self._overheads_ms)
 
     def sample(self, calls: Sequence[Call]) -> list[float]:
@@ -271,7 +271,7 @@ class JudgeClock(Clock):
 
 
 def calls_of_a_batch(models: Sequence[TimedModel], bytes_of_inputs: int, device: Device) -> int:
-    """So many that a batch takes a hundred times what its message takes, and fits into memory.
+    """Return the number of calls that take the fastest model `_BATCH_MS`; the slowest model and memory limit it.
 
     Raises:
         StageRefused: a model does not run.

@@ -42,7 +42,7 @@ class SandboxError(IsolationError):
 
 
 class ReferenceSandboxError(SandboxError):
-    """That of a reference's file: whatever is on trial has no part in it."""
+    """The error of a reference's file: whatever is on trial has no part in it."""
 
 
 class Sandbox(contextlib.AbstractContextManager["Sandbox"]):

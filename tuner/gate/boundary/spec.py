@@ -1,4 +1,4 @@
-"""What a sandbox runs: files that nobody vouches for, by content."""
+"""Specifications of what a sandbox runs: files that nobody vouches for, by content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MakeModel = Callable[[Source, Mode, Mapping[str, Any] | None], Model]
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was run.
+    """The result of running the files.
 
     Attributes:
         make: None where models are the reference's own.
@@ -42,7 +42,7 @@ class Loaded:
 
 
 class SandboxSpec(Protocol):
-    """What a sandbox runs; it travels to the process by pickle, from the judge and never back."""
+    """A specification of what a sandbox runs; it travels to the process by pickle, from the judge and never back."""
 
     prepares: ClassVar[bool]
     """Whether its models are made ready before they are called."""

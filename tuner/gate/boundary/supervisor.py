@@ -28,7 +28,7 @@ _REAP_SECONDS = 5.0
 _STOPPED_SECONDS = 0.5
 
 Run = Callable[[Connection], NoReturn]
-"""What the process does; it gets its end of the connection."""
+"""The function that the process runs; it gets its end of the connection."""
 
 
 class Supervised:

@@ -29,7 +29,7 @@ _PLAIN = CallOptions(byte=None, guarded=False, seed=1)
 
 
 RETURNED = "returned"
-"""What is told of a call that came to its end."""
+"""The report on a call that came to its end."""
 
 
 def main(call: str, told: str) -> None:

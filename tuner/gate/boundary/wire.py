@@ -1,4 +1,4 @@
-"""What crosses the boundary: one JSON text and the bytes of the tensors in it. Nothing is unpickled.
+"""Messages across the boundary: one JSON text and the bytes of the tensors in it. Nothing is unpickled.
 
 The bytes go through the connection, those of large tensors on a GPU through memory that the judge lends. A value is
 None, a bool, a number, a text, a tensor, a dtype, or a tuple, list or dictionary by text of such values. A message is

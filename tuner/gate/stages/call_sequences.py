@@ -96,7 +96,7 @@ def _element(remainder: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _all_by_less(value: torch.Tensor) -> torch.Tensor:
-    """Of whole eighths, less than a key of numbers in bfloat16 sees."""
+    """Change whole eighths by less than a key of numbers in bfloat16 sees."""
     return value * (1.0 + 0.0015 * _signs_in_turns(value))
 
 
@@ -140,7 +140,7 @@ def _indices_in_another_order(value: torch.Tensor, _other: torch.Tensor) -> torc
 
 
 def _one_row_of_another_draw(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """What stands in a place may stand there in every draw."""
+    """Replace one row by another draw's: what is valid in a place in one draw is so in every draw."""
     row = tuple(size * 2 // 3 for size in value.shape[:1])
     edited = value.clone()
     edited[row] = other[row]

@@ -135,7 +135,7 @@ def _ask(harness: Harness, label: str, how: Backward, model: Model | None = None
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the reference makes of a course.
+    """The reference's answer to a course.
 
     Attributes:
         inputs: of each call.

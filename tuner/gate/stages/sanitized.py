@@ -38,7 +38,7 @@ def sanitize(harnesses: Sequence[Harness]) -> list[Stage]:
 
 
 def _inspection_of(harness: Harness) -> Inspection:
-    """What is to be watched of a contender.
+    """Return what is to be watched of a contender.
 
     Raises:
         StageRefused: its module cannot be made or called.
