@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.benchmarks.exam.problems import FOLDER
 from tests.benchmarks.rows import Row, Rows
 
 from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.kernelbench import bench_problems
 from tunebench.tuner.gate.harness import synchronise
 from tunebench.tuner.timing.statistics import CONFIDENCE, median_interval
 
@@ -37,10 +37,10 @@ SIZES: dict[str, dict[str, int | float]] = {
     "gemm_sigmoid_residual": {"batch_size": 128, "input_size": 256, "hidden_size": 256},
 }
 EXAM = {
-    "linear/level2_76_add_relu": {"batch_size": 128, "in_features": 256, "out_features": 256},
-    "convolution/level2_57_relu_hardswish": {"batch_size": 2, "height": 16, "width": 16},
+    "level2_76_add_relu": {"batch_size": 128, "in_features": 256, "out_features": 256},
+    "level2_57_relu_hardswish": {"batch_size": 2, "height": 16, "width": 16},
 }
-"""Two kernels of the exam, by their files."""
+"""Two kernels of the exam."""
 _ROUNDS = 40
 _CALLS = 25
 
@@ -90,8 +90,9 @@ def main() -> None:
     with Rows(asked.json, ("kernel", "mode"), _line, policy=asked.policy) as rows:
         for name in kernel_names():
             _measure(name, load_model(name), SIZES[name], rows)
-        for file, sizes in EXAM.items():
-            _measure(Path(file).name, load_model(str(FOLDER / f"{file}.py")), sizes, rows)
+        with scratch() as folder:
+            for name, sizes in EXAM.items():
+                _measure(name, load_model(str(bench_problems()[name].write(folder).folder)), sizes, rows)
 
 
 def _measure(name: str, factory: type[TunedModule], sizes: Mapping[str, int | float], rows: Rows) -> None:

@@ -79,7 +79,7 @@ def test_a_study_admits_what_is_as_exact_as_eager_and_no_other(
 
 @pytest.mark.slow
 def test_bench_shows_both(write_kernel: WriteKernel, tmp_path: Path, run: CommandLine) -> None:
-    folder = str(write_kernel(source=INEXACT).kernel.folder)
+    folder = str(write_kernel(source=INEXACT, reference=SLOW_REFERENCE).kernel.folder)
     db = str(tmp_path / "results.db")
     tunebench.tune(folder, accuracy="eager", trials=1, device="cpu", db=db)
     options = ("--device", "cpu", "--no-compile", "--seconds", "0.1", "--db", db, "--json")

@@ -6,20 +6,21 @@ import json
 import random
 from typing import Any
 
+from pathlib import Path
+
 import pytest
 import torch
-from benchmarks.exam.problems import FOLDER
 from sample_kernel import REFERENCE, WriteKernel
 from sampling import slow_but
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.for_problem import problem_of
+from tunebench.studies.kernelbench import bench_problems
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
 
 NOWHERE = torch.device("meta")
-TARGETS = {name: name for name in kernel_names()} | {path.stem: str(path) for path in sorted(FOLDER.rglob("level*.py"))}
 DRAWS = 12
 
 # What the constructor is given and does, the forward, the inputs, and the sizes.
@@ -143,9 +144,11 @@ def _known_problems(factory: type[TunedModule], seed: int) -> dict[str, Problem]
     return found
 
 
-@pytest.mark.parametrize("name", slow_but(kernel_names(), TARGETS))
-def test_unequal_calls_of_a_shipped_kernel_are_unequal_problems(name: str) -> None:
-    assert len(_known_problems(load_model(TARGETS[name]), seed=len(name))) > 3
+@pytest.mark.parametrize("name", slow_but(kernel_names(), [*kernel_names(), *bench_problems()]))
+def test_unequal_calls_of_a_shipped_kernel_are_unequal_problems(name: str, tmp_path: Path) -> None:
+    exam = bench_problems().get(name)
+    target = name if exam is None else str(exam.write(tmp_path).folder)
+    assert len(_known_problems(load_model(target), seed=len(name))) > 3
 
 
 @pytest.mark.parametrize("name", OWN)
