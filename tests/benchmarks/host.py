@@ -26,6 +26,7 @@ from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.kernelbench import bench_problems
 from tunebench.tuner.gate.harness import synchronise
+from tunebench.tuner.scratch import scratch
 from tunebench.tuner.timing.statistics import CONFIDENCE, median_interval
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
