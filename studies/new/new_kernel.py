@@ -24,11 +24,12 @@ from tunebench.tuner.files import read_text
 from tunebench.tuner.isolation import TRACER, DeathError, run_isolated, start_forkserver
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.scratch import scratch
+from tunebench.tuner.watched import load_seconds
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 PRELOADED = (__name__, TRACER)
-SECONDS = 180.0
-"""Limit in seconds of all that runs the problem's own code."""
+_LOADS = 1.5
+"""Limit of all that runs the problem's own code, in times of what a user's files may take to load and answer once."""
 _LEAST_SHARE = 0.01
 """Least share of the forward's time that the kernel has to take: a smaller one cannot be told from a tie."""
 
@@ -74,7 +75,8 @@ def write_new(folder: Path, problem: Path | None, block: str | None) -> NewKerne
     start_forkserver(PRELOADED)
     with scratch() as place:
         try:
-            made = run_isolated(SECONDS, make, place / folder.name, problem or folder / "reference.py", text, block)
+            seconds = _LOADS * load_seconds()
+            made = run_isolated(seconds, make, place / folder.name, problem or folder / "reference.py", text, block)
         except DeathError as death:
             raise UserError(f"{problem or 'the sample'}: it cannot be run: {death}") from death
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -524,7 +524,7 @@ def test_what_cannot_be_is_one_line(
 def test_a_problem_that_hangs_or_crashes_is_one_line(
     forward: str, message: str, run: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunebench.studies.new.new_kernel.SECONDS", 3.0)
+    monkeypatch.setenv("TUNEBENCH_LOAD_SECONDS", "2")
     assert message in run("new", tmp_path / "mine", "--from", problem(tmp_path, forward)).error
     assert not (tmp_path / "mine").exists()
 
