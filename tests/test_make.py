@@ -60,7 +60,8 @@ def test_what_make_tune_says_to_type_next_works(clone: Path, tmp_path: Path) -> 
         return ran.stdout
 
     output = run("make", "tune", "STUDIES=small.toml")
-    assert "scalar_mul (eval) agrees" in output and "tier 'exact'" in output
+    # Rounds on a busy machine may leave open which is faster, and then nothing is evidence.
+    assert re.search(r"scalar_mul \(eval\) agrees: .* from tier '\w+'", output), output
     next_commands = re.findall(r"^  (\.venv/bin/tunebench .*)$", output, re.MULTILINE)
     assert len(next_commands) >= 3 and next_commands[0] == ".venv/bin/tunebench best"
     for command in next_commands:
