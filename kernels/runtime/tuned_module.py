@@ -506,6 +506,7 @@ class TunedModule(nn.Module, abc.ABC):
             tuned.pin(plan)
             if tuned.is_frozen:
                 tuned._derived = DerivedTensors()  # what the losers keep goes with them
+            tuned._known.of(tuned).traced.update(self._known.of(self).traced)
             contenders.append(partial(tuned.forward, *inputs))
         by_reference = partial(type(self).reference_forward, replica(self), *inputs)
         exact = partial(self._in_float64, inputs) if plans[0].problem.accuracy is Accuracy.EAGER else None
