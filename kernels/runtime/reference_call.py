@@ -12,6 +12,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -128,8 +129,6 @@ def watch_reference(module: Any, inputs: Sequence[Any]) -> tuple[Any, ReferenceC
     before, drawn = _attributes(module), host_state()
     with Calls() as calls, Watch(buffers, [*inputs, *parameters], real=True) as watch:
         result = module.reference_forward(*inputs)
-    if watch.values_read or calls.values_read:
-        return result, _depends_on_values("values are read", len(buffers))
     seen = _described(result, calls, watch, before, _attributes(module), has_drawn=drawn != host_state())
     needs = tuple(one.requires_grad for one in _flat(result) if isinstance(one, torch.Tensor))
     return result, replace(seen, differentiable=needs)
@@ -159,6 +158,8 @@ def _depends_on_values(reason: str, buffers: int) -> ReferenceCall:
 def _described(
     result: Any, calls: Calls, watch: Watch, before: Mapping[str, Any], after: Mapping[str, Any], *, has_drawn: bool
 ) -> ReferenceCall:
+    if watch.values_read or calls.values_read:
+        return _depends_on_values("values are read, or tensors have no storage", len(watch.written))
     obstacles = [*watch.obstacles]
     obstacles += [f"its forward sets '{name}'" for name in after if before.get(name) != after[name]]
     obstacles += ["its forward draws random numbers"] * has_drawn
@@ -248,7 +249,7 @@ class Calls(TorchFunctionMode):
 
     Attributes:
         names: of the functions.
-        values_read: whether one gave values, or their memory, to Python.
+        values_read: whether one gave values, or their memory, to Python, or tensors that cannot be described.
     """
 
     def __init__(self) -> None:
@@ -260,6 +261,13 @@ class Calls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        try:
+            self._note(func, args, kwargs, result)
+        except _UNTRACEABLE:  # such as a nested tensor, which has no shape
+            self.values_read = True
+        return result
+
+    def _note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         returned = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
         self.values_read |= getattr(func, "__name__", "") in _VALUES
         if returned or result is None:  # else it asks for a property
@@ -267,7 +275,6 @@ class Calls(TorchFunctionMode):
             given = list(_flat([*args, *(value for _, value in sorted(kwargs.items()))]))
             shapes = [tuple(one.shape) for one in (*given, *returned) if isinstance(one, torch.Tensor)]
             self._made[f"{shapes} {[one for one in given if isinstance(one, int)]}"] += 1
-        return result
 
     def digest(self) -> str:
         """Return a digest of the shapes and numbers of all calls, and how often each was."""
@@ -284,7 +291,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         written, read: for each buffer whether it is.
-        values_read: whether an operation gave values to Python, or a shape that depends on them.
+        values_read: whether an operation gave values to Python, a shape that depends on them, or a tensor that has no
+            storage.
         dtypes: of what is returned.
         obstacles: why the operations, run again, may give something else.
     """
@@ -305,8 +313,22 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self._note_arguments(func._schema, args, kwargs)
+        with self._noting():
+            self._note_arguments(func._schema, args, kwargs)
         result = func(*args, **kwargs)
+        with self._noting():
+            self._note_result(func, args, kwargs, result)
+        return result
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Let no tensor that cannot be looked at, such as a sparse one without a storage, end the call."""
+        try:
+            yield
+        except _UNTRACEABLE:
+            self.values_read = True
+
+    def _note_result(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         tensors = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
         name = func._schema.name.partition("::")[2].strip("_")
         self._names.add(name)
@@ -319,7 +341,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.values_read |= bool(_NEED_VALUES.intersection(func.tags))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacles.append("its forward draws random numbers")
-        return result
 
     def _note_arguments(self, schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note which buffers an operation reads and writes.

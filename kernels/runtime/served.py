@@ -25,6 +25,7 @@ from torch.nn.modules import module as every_module
 from tunebench.kernels.runtime import policy as policies
 from tunebench.kernels.runtime.autocast import autocast_type
 from tunebench.kernels.runtime.guards import same_tensors, version_of, version_of_attributes
+from tunebench.kernels.runtime.latest import Latest
 from tunebench.kernels.runtime.misses import Miss
 from tunebench.kernels.runtime.ordinary import held, intercepts, saves_differently
 from tunebench.kernels.runtime.policy import Policy
@@ -117,7 +118,7 @@ class Holdings:
         self.parameters, self.buffers = held(module)
         self.tensors = (*self.parameters, *self.buffers)
         self.precedents: dict[tuple[Hashable, ...], tuple[Precedent, ...]] = {}
-        self.traced: dict[tuple[Hashable, ...], ReferenceCall] = {}
+        self.traced: Latest[tuple[Hashable, ...], ReferenceCall] = Latest(_MOST_KEYS)
 
     def are_of(self, module: object) -> bool:
         """Return whether a module still holds them."""

@@ -89,6 +89,8 @@ KEPT = torch.zeros(4)
         lambda _, x: x + KEPT.view(2, 2).add_(1).view(4),
         lambda _, x: x.add_(1),
         lambda _, x: x if x.sum() > 100 else -x,
+        lambda _, x: (x.to_sparse() * 2).to_dense(),
+        lambda _, x: torch.nested.nested_tensor([x, x]).to_padded_tensor(0.0)[0],
     ],
 )
 def test_a_call_that_is_watched_has_the_obstacles_of_one_that_is_traced(forward: Forward) -> None:
