@@ -56,7 +56,7 @@ def imports_of(path: Path) -> set[str]:
 
 @cache
 def imports() -> dict[str, set[str]]:
-    """What each module imports."""
+    """Return the modules that each module imports."""
     return {name: imports_of(path) - {name} for name, path in FILES.items()}
 
 

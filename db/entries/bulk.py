@@ -219,7 +219,7 @@ class _Places:
             tables.Trial.recorded_at,
             tables.Trial.status,
             tables.Trial.median_ms,
-            # What a refused trial was recorded as is in its document alone.
+            # The status that a refused trial was recorded with is in its document alone.
             case((tables.Trial.status == TrialStatus.CORRECTNESS, tables.Trial.document)),
         ).where(tables.Trial.configuration_id.in_(self._configurations), tables.Trial.study_id.in_(studies))
         for study_id, configuration_id, recorded_at, status, median_ms, refused in self._connection.execute(query):

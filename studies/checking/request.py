@@ -61,8 +61,8 @@ class CheckRequest:
     seconds: Annotated[float, Field(ge=1, le=LONGEST)] = 600.0
     """Seconds; a check of one mode that takes longer is refused."""
     require: Annotated[Claim | None, Text(metavar="problem|drop-in"), Field(title="requirement")] = None
-    """What has to hold. problem: right values at the problem's own sizes, memory, honesty. drop-in: also whatever else
-    a caller does with the reference. Default: problem for a file, drop-in for a kernel."""
+    """Required for a pass. problem: right values at the problem's own sizes, memory, honesty. drop-in: also whatever
+    else a caller does with the reference. Default: problem for a file, drop-in for a kernel."""
     declared: Sequence[Declaration] = ()
     database: str | Path | None = None
 

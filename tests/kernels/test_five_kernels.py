@@ -32,7 +32,7 @@ def test_any_tensor_gets_the_reference_answer(name: str, tensor: str) -> None:
     x = TENSORS[tensor](x)
     with torch.set_grad_enabled(x.requires_grad):
         wanted, output = reference(x, *others), tuned(x, *others)
-    # Of a sum of infinities of both signs a rewrite may make one of them.
+    # A rewrite may give one of two infinities where their sum is NaN.
     both = (torch.where(one.isfinite(), one, torch.nan) for one in (output, wanted))
     torch.testing.assert_close(*both, rtol=1e-4, atol=1e-5, equal_nan=True)
     assert (output.stride(), output.requires_grad) == (wanted.stride(), wanted.requires_grad)

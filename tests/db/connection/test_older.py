@@ -35,7 +35,7 @@ LATER_COLUMNS = {
     "environments": ("cudnn", "kernel_path", "device_uuid"),
     "comparisons": ("conclusive",),
 }
-"""What 0001 did not have yet, where the stored one has nothing in it."""
+"""Columns by table that 0001 did not have yet; they are empty in the stored database."""
 
 
 def stored(name: str) -> str:
@@ -64,7 +64,7 @@ def exported(database: Database, folder: Path) -> str:
 
 
 def requires_what_was_there(database: Database) -> None:
-    """What is asked of the database of one of everything."""
+    """Check what a database that held one of everything before its upgrade answers now."""
     found = {
         row.kernel: (row.number, row.confirmed) for row in best(database) if row.kernel in ("wide", "apart", "sure")
     }
