@@ -338,7 +338,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._made is not None:
             given = {_memory_of(one) for one in _flat([*args, *kwargs.values()]) if isinstance(one, torch.Tensor)}
             self._made.update({*map(_memory_of, tensors)} - given)
-        self.values_read |= bool(_NEED_VALUES.intersection(func.tags))
+        if _NEED_VALUES.intersection(func.tags):
+            self.values_read |= not (name == "index" and _are_places(args[1]))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacles.append("its forward draws random numbers")
 
@@ -395,6 +396,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _are_tensors(result: Any) -> bool:
     return type(result) is tuple and all(isinstance(one, torch.Tensor) for one in result)
+
+
+def _are_places(indices: Sequence[torch.Tensor | None]) -> bool:
+    """Return whether all are positions, so that the shape of what they choose is known; of masks it is not."""
+    return not any(one is not None and one.dtype in {torch.bool, torch.uint8} for one in indices)
 
 
 def _memory_of(tensor: torch.Tensor) -> int:

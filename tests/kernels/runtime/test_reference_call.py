@@ -99,6 +99,18 @@ def test_a_call_that_is_watched_has_the_obstacles_of_one_that_is_traced(forward:
     assert watch_reference(module, [torch.ones(4)])[1].obstacle
 
 
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda _, x: x[torch.tensor([2, 0])],
+        lambda _, x: functional.embedding(torch.tensor([1, 3]), x[:, None]),
+        lambda _, x: functional.cross_entropy(x[None], torch.tensor([1])),
+    ],
+)
+def test_positions_decide_values_alone(forward: Forward) -> None:
+    assert not watch_reference(Calling(nn.Identity(), forward), [torch.ones(4)])[1].obstacle
+
+
 FIRST_CALLS = """
 import sys, torch
 from tunebench.kernels.runtime.registry import load_model
