@@ -41,7 +41,9 @@ template <typename T> struct Split {
 // The first 11 bits of a number of fp32: one of TF32, which has all of fp32's range.
 struct tf32_t {
     float value;
-    __device__ __forceinline__ explicit tf32_t(float whole) : value(__uint_as_float(__float_as_uint(whole) & 0xffffe000u)) {}
+    __device__ __forceinline__ explicit tf32_t(float whole) {
+        value = __uint_as_float(__float_as_uint(whole) & 0xffffe000u);  // nvcc compiles initialisers for the host too
+    }
     __device__ __forceinline__ operator float() const { return value; }
 };
 
