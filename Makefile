@@ -33,7 +33,7 @@ tune: $(VENV)/installed
 	@nvidia-smi -L >/dev/null 2>&1 || echo 'No NVIDIA GPU is here: the kernels run on the CPU, where they often lose to'
 	@nvidia-smi -L >/dev/null 2>&1 || echo 'the libraries that PyTorch calls. The ratios below say nothing about a GPU.'
 	$(BIN)/tunebench tune $(STUDIES)
-	$(BIN)/python -m tunebench.studies.load_tuned $(STUDIES)
+	$(BIN)/python -m tunebench.studies.tuning.load_tuned $(STUDIES)
 	@echo
 	@echo 'All of it is recorded. Ask for it:'
 	@echo '  $(BIN)/tunebench best'

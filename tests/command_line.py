@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from tunebench.studies.cli.run import run
+from tunebench.studies.faces.cli.run import run
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,8 @@ def short_studies() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, "1")
-        patch.setattr("tunebench.studies.tune.publish", lambda *_, **__: None)
-        patch.setattr("tunebench.studies.tune._confirmation", lambda *_: lambda _: Stage("boundary", True, 0.0))
+        patch.setattr("tunebench.studies.tuning.tune.publish", lambda *_, **__: None)
+        patch.setattr("tunebench.studies.tuning.tune._confirmation", lambda *_: lambda _: Stage("boundary", True, 0.0))
         yield
 
 
@@ -122,10 +122,10 @@ def one_server() -> Iterator[None]:
         in_order(
             [
                 *(
-                    "tunebench.studies.tune",
+                    "tunebench.studies.tuning.tune",
                     *PRELOADED,
-                    "tunebench.studies.compare",
-                    "tunebench.studies.new.new_kernel",
+                    "tunebench.studies.checking.compare",
+                    "tunebench.studies.writing.new.new_kernel",
                 ),
                 *(TRACER, "database_process", "short_studies"),
             ]

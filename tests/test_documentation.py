@@ -27,10 +27,10 @@ from warm_process import commands_in
 from tunebench.db.connection.database import open_database
 from tunebench.db.exchange.files import import_file
 from tunebench.db.exchange.formats import format_named
-from tunebench.studies.cli import app
-from tunebench.studies.cli.reference import reference
-from tunebench.studies.study_file import request_of, studies_in
-from tunebench.studies.tune import resolve, tune
+from tunebench.studies.faces.cli import app
+from tunebench.studies.faces.cli.reference import reference
+from tunebench.studies.tuning.study_file import request_of, studies_in
+from tunebench.studies.tuning.tune import resolve, tune
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 
@@ -204,7 +204,7 @@ def test_links_lead_somewhere() -> None:
 
 def test_the_reference_of_the_command_line_is_up_to_date() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert text == reference(), "run: python -m tunebench.studies.cli.reference > docs/cli.md"
+    assert text == reference(), "run: python -m tunebench.studies.faces.cli.reference > docs/cli.md"
 
 
 def test_figures_of_the_readme_are_those_recorded() -> None:

@@ -19,9 +19,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 IMPORTED = (
-    *("torch", "torch._dynamo", "plotly.graph_objects", "optuna", "scipy.stats", "sqlalchemy.orm", "alembic", "jinja2"),
-    *("tunebench.studies.cli", "tunebench.studies.api", "tunebench.studies.tune", "tunebench.studies.check"),
-    *("tunebench.studies.compare", "tunebench.studies.bench", "tunebench.studies.report.page", "short_studies"),
+    *("torch", "torch._dynamo", "plotly.graph_objects", "optuna", "scipy.stats", "sqlalchemy.orm", "jinja2"),
+    *(
+        "tunebench.studies.faces.cli",
+        "tunebench.studies.faces.api",
+        "tunebench.studies.tuning.tune",
+        "tunebench.studies.checking.check",
+    ),
+    *(
+        "tunebench.studies.checking.compare",
+        "tunebench.studies.checking.bench",
+        "tunebench.studies.display.report.page",
+        "short_studies",
+    ),
 )
 
 

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy, use_accuracy, use_policy
     from tunebench.kernels.runtime.saving import save_choices
     from tunebench.kernels.runtime.tuned_module import TunedModule
-    from tunebench.studies.api import (
+    from tunebench.studies.checking.compare_report import CompareReport
+    from tunebench.studies.checking.regress.run import RegressReport, regress
+    from tunebench.studies.checking.report import CheckReport
+    from tunebench.studies.faces.api import (
         Rows,
         best,
         bundle,
@@ -46,18 +49,15 @@ if TYPE_CHECKING:
         load,
         misses,
         new,
+        sweep,
         trials,
         tune,
         warm,
     )
-    from tunebench.studies.checking.report import CheckReport
-    from tunebench.studies.compare_report import CompareReport
-    from tunebench.studies.new.new_kernel import NewKernel
-    from tunebench.studies.regress.run import RegressReport, regress
-    from tunebench.studies.sweep.api import sweep
     from tunebench.studies.sweep.run import SweepReport
     from tunebench.studies.sweep.tasks import Swept
-    from tunebench.studies.tune import StudyReport
+    from tunebench.studies.tuning.tune import StudyReport
+    from tunebench.studies.writing.new.new_kernel import NewKernel
     from tunebench.tuner import constraints
     from tunebench.tuner.build import Within
     from tunebench.tuner.compile.bundle import use_bundle
@@ -78,18 +78,17 @@ _HOMES = {
     "tunebench.kernels.runtime.policy": ("Policy", "set_accuracy", "set_policy", "use_accuracy", "use_policy"),
     "tunebench.kernels.runtime.saving": ("save_choices",),
     "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
-    "tunebench.studies.api": (
+    "tunebench.studies.faces.api": (
         *("Rows", "best", "bundle", "check", "compare", "connect", "export", "load", "misses", "new", "trials"),
-        *("tune", "warm"),
+        *("sweep", "tune", "warm"),
     ),
     "tunebench.studies.checking.report": ("CheckReport",),
-    "tunebench.studies.compare_report": ("CompareReport",),
-    "tunebench.studies.new.new_kernel": ("NewKernel",),
-    "tunebench.studies.regress.run": ("RegressReport", "regress"),
-    "tunebench.studies.sweep.api": ("sweep",),
+    "tunebench.studies.checking.compare_report": ("CompareReport",),
+    "tunebench.studies.writing.new.new_kernel": ("NewKernel",),
+    "tunebench.studies.checking.regress.run": ("RegressReport", "regress"),
     "tunebench.studies.sweep.run": ("SweepReport",),
     "tunebench.studies.sweep.tasks": ("Swept",),
-    "tunebench.studies.tune": ("StudyReport",),
+    "tunebench.studies.tuning.tune": ("StudyReport",),
     "tunebench.tuner.compile.bundle": ("use_bundle",),
     "tunebench.tuner.device": ("Device",),
     "tunebench.tuner.errors": ("DatabaseError", "DatabaseMissingError", "TunebenchError", "UserError"),
@@ -164,7 +163,7 @@ __all__ = [
 
 
 def _tune_problem(*arguments: Any) -> None:
-    import_module("tunebench.studies.for_problem").tune_problem(*arguments)
+    import_module("tunebench.studies.tuning.for_problem").tune_problem(*arguments)
 
 
 install(_tune_problem)

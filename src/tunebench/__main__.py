@@ -18,7 +18,7 @@ _received = signal.SIGINT
 
 
 def main() -> NoReturn:
-    """Run the command line; see `tunebench.studies.cli.run`.
+    """Run the command line; see `tunebench.studies.faces.cli.run`.
 
     Ctrl-C, SIGTERM and SIGHUP end it in one line, with the exit codes 130, 143 and 129.
     """
@@ -26,7 +26,7 @@ def main() -> NoReturn:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under nohup
             signal.signal(number, _answer)
     try:
-        from tunebench.studies.cli.run import INTERRUPTED, run
+        from tunebench.studies.faces.cli.run import INTERRUPTED, run
 
         code = run()
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """The parts of `check`: requests and reports, what runs in the judge's process, reproductions, run directories."""
 
 PRELOADED = (
-    "tunebench.studies.check",
+    "tunebench.studies.checking.check",
     "tunebench.studies.checking.on_file",
     "tunebench.studies.checking.on_kernel",
 )

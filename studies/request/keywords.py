@@ -1,4 +1,4 @@
-"""Keywords of Python's face, for type checkers; made by `tunebench.studies.cli.reference`."""
+"""Keywords of Python's face, for type checkers; made by `tunebench.studies.faces.cli.reference`."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import TaskID
 
-from tunebench.studies.progress import Failures, StudyDisplay, announce, say
+from tunebench.studies.display.tables import over_reference
 from tunebench.studies.sweep.tasks import Course, Swept
-from tunebench.studies.tables import over_reference
-from tunebench.studies.tune import Announcement
+from tunebench.studies.tuning.progress import Failures, StudyDisplay, announce, say
+from tunebench.studies.tuning.tune import Announcement
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.study.study import Progress
 

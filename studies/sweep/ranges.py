@@ -10,12 +10,12 @@ from tunebench.db.connection.database import Database
 from tunebench.db.queries.rows import BestRow
 from tunebench.kernels.runtime.registry import load_model, target_of
 from tunebench.kernels.runtime.selection import neighbours
-from tunebench.studies.compare import REFERENCE, KernelQuestion, KernelSide, compare
-from tunebench.studies.for_problem import UnfitProblemError, resolve_problem
-from tunebench.studies.on_this_machine import alone
-from tunebench.studies.ship import RangeTest, winners_of
-from tunebench.studies.study_file import StudyRequest
+from tunebench.studies.checking.compare import REFERENCE, KernelQuestion, KernelSide, compare
 from tunebench.studies.sweep.tasks import Task
+from tunebench.studies.tuning.for_problem import UnfitProblemError, resolve_problem
+from tunebench.studies.tuning.on_this_machine import alone
+from tunebench.studies.tuning.study_file import StudyRequest
+from tunebench.studies.writing.ship import RangeTest, winners_of
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.kernel import Kernel

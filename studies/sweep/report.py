@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from tunebench.studies.ship import RangeTest, Shipment
-from tunebench.studies.sweep.run import SweepReport
-from tunebench.studies.sweep.tasks import State, Swept
-from tunebench.studies.tables import (
+from tunebench.studies.display.tables import (
     milliseconds,
     over_default,
     over_reference,
@@ -13,7 +10,10 @@ from tunebench.studies.tables import (
     ratio_values,
     row_values,
 )
-from tunebench.studies.terminal import print_line, print_table
+from tunebench.studies.display.terminal import print_line, print_table
+from tunebench.studies.sweep.run import SweepReport
+from tunebench.studies.sweep.tasks import State, Swept
+from tunebench.studies.writing.ship import RangeTest, Shipment
 from tunebench.tuner.result import Decision
 
 

@@ -14,9 +14,6 @@ from rich.console import Console
 from tunebench.db.connection.database import Database
 from tunebench.db.queries.trials import best_of_studies
 from tunebench.kernels.runtime.shipped import require_shipping
-from tunebench.studies.on_this_machine import Lane, lanes_of
-from tunebench.studies.ship import RangeTest, Shipment, ship
-from tunebench.studies.study_file import ExecutorName
 from tunebench.studies.sweep.display import SweepDisplay
 from tunebench.studies.sweep.ranges import find_ranges
 from tunebench.studies.sweep.tasks import (
@@ -30,7 +27,10 @@ from tunebench.studies.sweep.tasks import (
     study_of,
     tasks_of,
 )
-from tunebench.studies.tune import Announcement, StudyReport, tune
+from tunebench.studies.tuning.on_this_machine import Lane, lanes_of
+from tunebench.studies.tuning.study_file import ExecutorName
+from tunebench.studies.tuning.tune import Announcement, StudyReport, tune
+from tunebench.studies.writing.ship import RangeTest, Shipment, ship
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DiskFullError, TunebenchError, UserError, WorkerError
 from tunebench.tuner.kernel import Kernel

@@ -13,9 +13,9 @@ from tunebench.db.queries.rows import BestRow
 from tunebench.db.queries.studies import conclusion
 from tunebench.db.queries.warm_start import begun_study
 from tunebench.kernels.runtime.registry import place_of
-from tunebench.studies.for_problem import problem_of
-from tunebench.studies.study_file import StudyRequest, make_request, read_study_files
-from tunebench.studies.tune import Resolved, describe_study, resolve
+from tunebench.studies.tuning.for_problem import problem_of
+from tunebench.studies.tuning.study_file import StudyRequest, make_request, read_study_files
+from tunebench.studies.tuning.tune import Resolved, describe_study, resolve
 from tunebench.tuner.device import Device
 from tunebench.tuner.environment import versions_here
 from tunebench.tuner.errors import UserError

@@ -24,7 +24,7 @@ from tests.benchmarks.rows import Row, Rows, require_gpu
 
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.report.style import COLOURS, OTHER_COLOUR
+from tunebench.studies.display.report.style import COLOURS, OTHER_COLOUR
 from tunebench.tuner.kernel import Mode
 
 KERNELS = ("gemm_sigmoid_residual", "gemm_scale_bn")

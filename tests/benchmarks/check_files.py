@@ -23,7 +23,7 @@ import typer
 from tests.gate_files import RIGHT
 from tests.gate_files.entry import GateFile
 
-from tunebench.studies.terminal import print_table
+from tunebench.studies.display.terminal import print_table
 
 FILES = tuple({file.kind: file for file in RIGHT}.values())
 """One of each class that is right, so that every stage is run."""

@@ -17,7 +17,7 @@ import torch
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.selection import what_is_known
-from tunebench.studies.for_problem import problem_of
+from tunebench.studies.tuning.for_problem import problem_of
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.cores import kept_to

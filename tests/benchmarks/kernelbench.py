@@ -32,9 +32,9 @@ import typer
 from tests.benchmarks.rows import Row, Rows
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
-from tunebench.studies.export_command import export
+from tunebench.studies.display.terminal import print_table
 from tunebench.studies.request.measure import ExportRequest
-from tunebench.studies.terminal import print_table
+from tunebench.studies.writing.export_command import export
 from tunebench.tuner.errors import TunebenchError
 
 SEEDS, TRIALS = 5, 100

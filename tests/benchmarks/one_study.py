@@ -23,7 +23,7 @@ from tests.table_evaluator import AtOnce, TableEvaluator
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.recordings import load_spaces
+from tunebench.studies.tuning.recordings import load_spaces
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 import typer
 from tests.studies.chromium import running_chromium
 
-from tunebench.studies.report.style import COLOURS, OTHER_COLOUR
+from tunebench.studies.display.report.style import COLOURS, OTHER_COLOUR
 from tunebench.tuner.result import Baseline
 
 _WIDTH, _ROW_PIXELS, _AROUND_PIXELS = 960, 52, 110

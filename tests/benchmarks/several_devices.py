@@ -38,10 +38,10 @@ from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.rows import TrialRow
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.for_problem import problem_of
-from tunebench.studies.on_this_machine import Lane, lanes_of
-from tunebench.studies.study_file import request_of
-from tunebench.studies.tune import Announcement, Resolved, resolve, tune
+from tunebench.studies.tuning.for_problem import problem_of
+from tunebench.studies.tuning.on_this_machine import Lane, lanes_of
+from tunebench.studies.tuning.study_file import request_of
+from tunebench.studies.tuning.tune import Announcement, Resolved, resolve, tune
 from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.study.study import Progress

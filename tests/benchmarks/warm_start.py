@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tunebench.studies.recordings import load_spaces
+from tunebench.studies.tuning.recordings import load_spaces
 from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.replay import ReplayReport, replay
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tunebench.kernels.runtime.derived import DerivedTensors
-from tunebench.studies.bench import TUNED, BenchCase, measure_case, measure_ceilings
+from tunebench.studies.checking.bench import TUNED, BenchCase, measure_case, measure_ceilings
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Baseline

@@ -12,7 +12,7 @@ from torch import nn
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.shipped import ShippedResult
-from tunebench.studies.export.write import Evidence, file_text, layout_of
+from tunebench.studies.writing.export.write import Evidence, file_text, layout_of
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import Mode

@@ -12,10 +12,10 @@ from command_line import CommandLine
 from sample_kernel import SLOW_REFERENCE, WriteKernel
 
 import tunebench
-from tunebench.studies.study_file import read_study_file
 from tunebench.studies.sweep.tasks import requests_of, tasks_of
-from tunebench.studies.targets import find_target
-from tunebench.studies.tune import NAMED
+from tunebench.studies.tuning.study_file import read_study_file
+from tunebench.studies.tuning.targets import find_target
+from tunebench.studies.tuning.tune import NAMED
 from tunebench.tuner.errors import StudyFileError
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import TrialStatus

@@ -7,7 +7,7 @@ import pytest
 from command_line import CommandLine
 from sample_kernel import WriteKernel
 
-from tunebench.studies.bench import (
+from tunebench.studies.checking.bench import (
     TUNED,
     BenchCase,
     Ceilings,
@@ -17,7 +17,7 @@ from tunebench.studies.bench import (
     measure_ceilings,
 )
 from tunebench.studies.request.measure import BenchRequest
-from tunebench.studies.study_file import read_study_file
+from tunebench.studies.tuning.study_file import read_study_file
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Work
@@ -80,7 +80,7 @@ def test_the_floor_is_the_best_rate_that_binds() -> None:
 
 
 def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tunebench.studies import bench as module
+    from tunebench.studies.checking import bench as module
     from tunebench.tuner.device import DeviceKind
 
     monkeypatch.setitem(module._GEMM, DeviceKind.CPU, 64)
@@ -159,7 +159,7 @@ def test_the_command(write_kernel: WriteKernel, run: CommandLine) -> None:
 
 
 def test_csv_has_plain_figures(write_kernel: WriteKernel) -> None:
-    from tunebench.studies.cli.bench import _flat
+    from tunebench.studies.faces.cli.bench import _flat
 
     row = _flat(measure_case(small(folder_of(write_kernel)), CEILINGS))
     for name in ("tuned_ms", "reference_low_ms", "over_reference", "over_default_high", "share_of_roofline"):

@@ -16,7 +16,7 @@ from tunebench.kernels.runtime import decision
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.selection import Choice, Tier
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.ahead import bundle
+from tunebench.studies.tuning.ahead import bundle
 from tunebench.tuner.compile import bundle as bundle_module
 from tunebench.tuner.compile.bundle import INDEX, VARIABLE, BundleError, use_bundle
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler

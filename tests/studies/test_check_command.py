@@ -11,7 +11,7 @@ from sample_kernel import WriteKernel
 from torch import nn
 
 import tunebench
-from tunebench.studies.check import check
+from tunebench.studies.checking.check import check
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.tuner.errors import UserError
 

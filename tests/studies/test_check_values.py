@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tunebench.studies.check import CheckRequest, check
+from tunebench.studies.checking.check import CheckRequest, check
 
 FILE = """
 import torch

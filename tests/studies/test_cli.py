@@ -19,7 +19,7 @@ from sample_kernel import WriteKernel
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import count_rows
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.cli.run import run as run_command_line
+from tunebench.studies.faces.cli.run import run as run_command_line
 from tunebench.tuner.errors import DatabaseError
 
 pytestmark = pytest.mark.usefixtures("short_studies")

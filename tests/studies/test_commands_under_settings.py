@@ -11,12 +11,12 @@ from command_line import CommandLine
 
 import tunebench
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.for_problem import resolve_problem
+from tunebench.studies.display.tables import eager_had
 from tunebench.studies.request.completion import complete_setting
-from tunebench.studies.study_file import StudyRequest, read_study_files
 from tunebench.studies.sweep.tasks import tasks_of
-from tunebench.studies.tables import eager_had
-from tunebench.studies.tune import resolve
+from tunebench.studies.tuning.for_problem import resolve_problem
+from tunebench.studies.tuning.study_file import StudyRequest, read_study_files
+from tunebench.studies.tuning.tune import resolve
 from tunebench.tuner.settings import under
 
 pytestmark = pytest.mark.usefixtures("short_studies")

@@ -9,8 +9,8 @@ from command_line import CommandLine, Ran
 from sample_kernel import WriteKernel
 
 from tunebench.db.connection.database import open_database
-from tunebench.studies.study_file import request_of
-from tunebench.studies.tune import resolve, tune
+from tunebench.studies.tuning.study_file import request_of
+from tunebench.studies.tuning.tune import resolve, tune
 from tunebench.tuner.result import Decision
 
 FILE = """

@@ -12,7 +12,7 @@ from command_line import CommandLine
 from sample_kernel import WriteKernel
 
 from tunebench.kernels.runtime.registry import kernel_names
-from tunebench.studies.doctor import Diagnosis, examine_kernel
+from tunebench.studies.checking.doctor import Diagnosis, examine_kernel
 
 
 def test_what_needs_no_torch_is_said_first_and_a_broken_torch_is_a_line() -> None:

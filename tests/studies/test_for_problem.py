@@ -20,7 +20,7 @@ from tunebench.kernels.runtime import on_sight
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.selection import Tier
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.for_problem import UnfitProblemError, sizes_for
+from tunebench.studies.tuning.for_problem import UnfitProblemError, sizes_for
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Kernel, Mode

@@ -45,7 +45,9 @@ def modules_after(code: str, environment: Mapping[str, str] | None = None, argum
 
 def test_the_process_that_has_files_checked_needs_no_torch() -> None:
     """Each of the processes that do has forked from a server that has it."""
-    assert not modules_after("import tunebench.studies.check, tunebench.studies.checking.script") & (SLOW - {"numpy"})
+    assert not modules_after("import tunebench.studies.checking.check, tunebench.studies.checking.script") & (
+        SLOW - {"numpy"}
+    )
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.policy import Policy
 from tunebench.kernels.runtime.selection import Choice, Tier
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.targets import resolve_trial
-from tunebench.studies.tune import tune
+from tunebench.studies.tuning.targets import resolve_trial
+from tunebench.studies.tuning.tune import tune
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.result import Baseline, Decision
 
@@ -112,8 +112,8 @@ def test_a_trial_of_another_choice_of_tunables_is_not_gone_on_with(write_kernel:
 
 
 def tunebench_study(folder: str):  # type: ignore[no-untyped-def]
-    from tunebench.studies.study_file import make_request
-    from tunebench.studies.tune import resolve
+    from tunebench.studies.tuning.study_file import make_request
+    from tunebench.studies.tuning.tune import resolve
 
     asked = {"kernel": folder, "device": "cpu", "trials": 1, "sizes": {"rows": 4}, "tunables": {"blocks": [2]}}
     return resolve(make_request(asked, folder))

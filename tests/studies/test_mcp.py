@@ -20,8 +20,8 @@ import anyio
 import jsonschema
 from mcp import Client, StdioServerParameters
 
-from tunebench.studies.mcp import answers
-from tunebench.studies.mcp.server import published
+from tunebench.studies.faces.mcp import answers
+from tunebench.studies.faces.mcp.server import published
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 

@@ -14,8 +14,8 @@ from sampling import slow_but
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.for_problem import problem_of
-from tunebench.studies.kernelbench import bench_problems
+from tunebench.studies.tuning.for_problem import problem_of
+from tunebench.studies.writing.kernelbench import bench_problems
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import Reference
 

@@ -13,17 +13,17 @@ from rich.console import Console
 from sample_kernel import WriteKernel
 
 from tunebench.db.connection.database import open_database
-from tunebench.studies.progress import StudyDisplay
-from tunebench.studies.study_file import request_of
-from tunebench.studies.summary import print_reports
-from tunebench.studies.tune import Announcement, resolve, tune
+from tunebench.studies.tuning.progress import StudyDisplay
+from tunebench.studies.tuning.study_file import request_of
+from tunebench.studies.tuning.summary import print_reports
+from tunebench.studies.tuning.tune import Announcement, resolve, tune
 from tunebench.tuner.study.study import Phase, Progress
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 
 
 def test_the_first_line_needs_no_torch() -> None:
-    code = "import sys, tunebench.studies.progress; sys.exit('torch' in sys.modules)"
+    code = "import sys, tunebench.studies.tuning.progress; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -18,7 +18,7 @@ from tunebench.db.entries.reader import StudyFilter
 from tunebench.db.exchange.files import export_file, import_file
 from tunebench.db.exchange.formats import FORMATS, FormatName
 from tunebench.db.exchange.formats.base import FormatError
-from tunebench.studies.recordings import load_spaces
+from tunebench.studies.tuning.recordings import load_spaces
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.search.recorded import RecordedSpace

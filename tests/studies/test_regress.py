@@ -11,9 +11,9 @@ from versions_of_a_kernel import Repository
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.shipped import ShippedResult, write_file
-from tunebench.studies.regress.comparison import Comparison, Side, Timing
-from tunebench.studies.regress.modules import modules_of
-from tunebench.studies.regress.run import Outcome, outcome_of
+from tunebench.studies.checking.regress.comparison import Comparison, Side, Timing
+from tunebench.studies.checking.regress.modules import modules_of
+from tunebench.studies.checking.regress.run import Outcome, outcome_of
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
 

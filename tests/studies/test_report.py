@@ -21,13 +21,13 @@ from sample_kernel import MODEL, REFERENCE, SOURCE
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.studies import newest_comparison, studies
-from tunebench.studies.report import gather as gathering
-from tunebench.studies.report.gather import StudyData, gather
-from tunebench.studies.report.page import render, write
-from tunebench.studies.report.style import ratio_text, share_text, time_unit
-from tunebench.studies.report.view import overview_row
-from tunebench.studies.study_file import request_of
-from tunebench.studies.tune import resolve, tune
+from tunebench.studies.display.report import gather as gathering
+from tunebench.studies.display.report.gather import StudyData, gather
+from tunebench.studies.display.report.page import render, write
+from tunebench.studies.display.report.style import ratio_text, share_text, time_unit
+from tunebench.studies.display.report.view import overview_row
+from tunebench.studies.tuning.study_file import request_of
+from tunebench.studies.tuning.tune import resolve, tune
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device

@@ -12,8 +12,8 @@ from html_outline import Outline
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import open_study
-from tunebench.studies.report.gather import gather
-from tunebench.studies.report.page import render, write
+from tunebench.studies.display.report.gather import gather
+from tunebench.studies.display.report.page import render, write
 from tunebench.tuner.build import Build, CompilerName
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunebench.db.queries.rows import TrialRow
-from tunebench.studies.report.analysis import (
+from tunebench.studies.display.report.analysis import (
     INACTIVE,
     best_so_far,
     grid,
@@ -18,8 +18,8 @@ from tunebench.studies.report.analysis import (
     refusals,
     values_of,
 )
-from tunebench.studies.report.figures import plot_limits
-from tunebench.studies.report.style import (
+from tunebench.studies.display.report.figures import plot_limits
+from tunebench.studies.display.report.style import (
     Scale,
     decimal_unit,
     fixed,

@@ -15,10 +15,11 @@ from pydantic import Field, create_model
 from typer.main import get_command
 
 import tunebench
-from tunebench.studies import api, study_file
-from tunebench.studies.cli import app, command, reference
+from tunebench.studies.faces import api
+from tunebench.studies.faces.cli import app, command, reference
 from tunebench.studies.request import keywords, options
-from tunebench.studies.study_file import StudyRequest, make_request, read_study_file
+from tunebench.studies.tuning import study_file
+from tunebench.studies.tuning.study_file import StudyRequest, make_request, read_study_file
 from tunebench.tuner.errors import StudyFileError, UserError
 
 HELP = "How many more there are, for this test alone."
@@ -62,7 +63,7 @@ def test_an_option_that_is_added_is_everywhere(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("extra")
 def test_a_tool_has_an_option_that_is_added(tmp_path: Path) -> None:
-    server = again(pytest.importorskip("tunebench.studies.mcp.server"))
+    server = again(pytest.importorskip("tunebench.studies.faces.mcp.server"))
     (tool,) = [one for one in server.published(tmp_path) if one["name"] == "tune"]
     published = tool["inputSchema"]["properties"]
     assert published["spare_parts"]["description"] == HELP

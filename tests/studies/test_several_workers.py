@@ -14,9 +14,9 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.queries.rows import TrialRow
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.on_this_machine import alone, lanes_of
-from tunebench.studies.study_file import request_of
-from tunebench.studies.tune import Announcement, Reporter, StudyReport, resolve, tune
+from tunebench.studies.tuning.on_this_machine import alone, lanes_of
+from tunebench.studies.tuning.study_file import request_of
+from tunebench.studies.tuning.tune import Announcement, Reporter, StudyReport, resolve, tune
 from tunebench.tuner.device import Device, DeviceKind, find_device, require_one_model
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.study.study import Ending, Progress

@@ -12,7 +12,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.selection import Tier, what_is_known
 from tunebench.kernels.runtime.shipped import file_for, read_file, shipped_studies
-from tunebench.studies.doctor import examine
+from tunebench.studies.checking.doctor import examine
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.kernel import Kernel

@@ -12,11 +12,11 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.shipped import files_of
-from tunebench.studies.bench import cases_of
+from tunebench.studies.checking.bench import cases_of
 from tunebench.studies.request.measure import BenchRequest
-from tunebench.studies.study_file import request_of
-from tunebench.studies.targets import find_target
-from tunebench.studies.tune import resolve, tune
+from tunebench.studies.tuning.study_file import request_of
+from tunebench.studies.tuning.targets import find_target
+from tunebench.studies.tuning.tune import resolve, tune
 from tunebench.tuner import environment
 from tunebench.tuner.errors import UserError
 

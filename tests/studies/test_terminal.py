@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from tunebench.studies.terminal import one_line, print_facts, print_table, printable
+from tunebench.studies.display.terminal import one_line, print_facts, print_table, printable
 
 COLUMNS = ("kernel", "problem", "median", "over reference", "configuration", "message")
 ROWS = [

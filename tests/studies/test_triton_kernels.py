@@ -21,7 +21,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.ahead import bundle
+from tunebench.studies.tuning.ahead import bundle
 from tunebench.tuner.compile.bundle import VARIABLE
 from tunebench.tuner.compile.triton import compiler as triton_compiler
 from tunebench.tuner.compile.triton.compiler import TritonCompiler

@@ -8,8 +8,8 @@ from command_line import CommandLine
 from sample_kernel import WriteKernel
 
 from tunebench.db.connection.database import open_database
-from tunebench.studies.study_file import request_of
-from tunebench.studies.tune import make_evaluator, resolve, tune
+from tunebench.studies.tuning.study_file import request_of
+from tunebench.studies.tuning.tune import make_evaluator, resolve, tune
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.errors import CompilerMissingError, UserError

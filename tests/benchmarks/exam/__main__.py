@@ -1,10 +1,10 @@
 """The exam: `python -m tests.benchmarks.exam CHECKOUT --json FILE`, on a machine with one or more GPUs.
 
-CHECKOUT is a checkout of KernelBench, as for `tests.benchmarks.kernelbench`. Each problem of `studies/kernelbench.toml`
-is tuned for a few seconds, timed in the same rounds as eager and torch.compile's max-autotune, and evaluated by
-KernelBench: five seeds, its tolerance, its clock, the model as it is constructed. FILE has a row as soon as a problem
-is done; the same command goes on where the last one stopped. `python -m tests.benchmarks.exam.table FILE` makes the
-tables of the page.
+CHECKOUT is a checkout of KernelBench, as for `tests.benchmarks.kernelbench`. Each problem of
+`studies/writing/kernelbench.toml` is tuned for a few seconds, timed in the same rounds as eager and torch.compile's
+max-autotune, and evaluated by KernelBench: five seeds, its tolerance, its clock, the model as it is constructed.
+FILE has a row as soon as a problem is done; the same command goes on where the last one stopped. `python -m
+tests.benchmarks.exam.table FILE` makes the tables of the page.
 
 Each GPU takes one problem after another, and nothing else runs on it meanwhile.
 """
@@ -30,7 +30,7 @@ from tests.benchmarks.exam.table import print_tables
 from tests.benchmarks.rows import eager
 
 from tunebench import __version__
-from tunebench.studies.bench import Ceilings
+from tunebench.studies.checking.bench import Ceilings
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.files import whole_file

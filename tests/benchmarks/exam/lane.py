@@ -13,7 +13,7 @@ from typing import Any
 from tests.benchmarks.exam.measure import Budget, environment, examine, values_of
 from tests.benchmarks.exam.problems import ExamProblem
 
-from tunebench.studies.bench import Ceilings
+from tunebench.studies.checking.bench import Ceilings
 
 _WAIT_SECONDS = 1.0
 _LEAST_SECONDS = 25.0

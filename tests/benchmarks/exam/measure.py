@@ -17,8 +17,8 @@ import torch
 from tests.benchmarks.exam.problems import ExamProblem
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.api import tune
-from tunebench.studies.bench import TUNED, BenchCase, Ceilings, Result, measure_case, measure_ceilings
+from tunebench.studies.checking.bench import TUNED, BenchCase, Ceilings, Result, measure_case, measure_ceilings
+from tunebench.studies.faces.api import tune
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.isolation import run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode

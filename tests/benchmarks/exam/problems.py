@@ -1,4 +1,4 @@
-"""The problems of the exam: those of `studies/kernelbench.toml`, with the sizes that they are measured at."""
+"""The problems of the exam: those of `studies/writing/kernelbench.toml`, with the sizes that they are measured at."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from tunebench.studies.kernelbench import BenchProblem, chosen
-from tunebench.studies.new.new_kernel import NewKernel
+from tunebench.studies.writing.kernelbench import BenchProblem, chosen
+from tunebench.studies.writing.new.new_kernel import NewKernel
 
 CLASSES = {
     "linear": "Linear, pointwise behind it",

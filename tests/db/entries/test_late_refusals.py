@@ -32,8 +32,8 @@ from tunebench.db.upkeep.optuna_mirror import TRIAL_ATTRIBUTE, publish
 from tunebench.db.upkeep.prune import Pruning, prune
 from tunebench.kernels.runtime.selection import recorded_offers
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.recordings import load_spaces
-from tunebench.studies.report.gather import gather
+from tunebench.studies.display.report.gather import gather
+from tunebench.studies.tuning.recordings import load_spaces
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration

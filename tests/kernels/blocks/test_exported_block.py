@@ -11,7 +11,7 @@ from one_file import CPU, load
 from test_rows import LOGSUMEXP, LOGSUMEXP_BLOCK, SOFTMAX, SOFTMAX_BLOCK
 
 from tunebench.kernels.runtime.shipped import ShippedResult
-from tunebench.studies.export.write import Evidence, file_text, layout_of
+from tunebench.studies.writing.export.write import Evidence, file_text, layout_of
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.kernel import Mode

@@ -8,7 +8,7 @@ import pytest
 from one_file import write
 from test_rows import LAYER, LAYER_BLOCK, LOGSUMEXP, LOGSUMEXP_BLOCK, RMS, RMS_BLOCK, SOFTMAX, SOFTMAX_BLOCK
 
-from tunebench.studies.check import check
+from tunebench.studies.checking.check import check
 from tunebench.studies.checking.request import CheckRequest
 
 MADE = "\ndef get_init_inputs():\n    return [33]\n"

@@ -23,10 +23,10 @@ from tunebench.kernels.runtime.shipped import (
     shipped_studies,
     write_file,
 )
-from tunebench.studies.for_problem import problem_of, sizes_for
-from tunebench.studies.kernelbench import bench_problems
-from tunebench.studies.study_file import read_study_file
-from tunebench.studies.tune import resolve
+from tunebench.studies.tuning.for_problem import problem_of, sizes_for
+from tunebench.studies.tuning.study_file import read_study_file
+from tunebench.studies.tuning.tune import resolve
+from tunebench.studies.writing.kernelbench import bench_problems
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import UserError

@@ -13,7 +13,7 @@ from tunebench.kernels.runtime.shipped import ShippedFile, ShippedResult
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.cudnn_graph import Convolution, Function
 from tunebench.kernels.shared.images import geometry_of_axes
-from tunebench.studies.doctor import examine
+from tunebench.studies.checking.doctor import examine
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.problem import Problem

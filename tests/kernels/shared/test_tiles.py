@@ -9,7 +9,7 @@ from parts_contract import fictional
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.shared.split_product import LateRows, Tiles, _blocks, _first_late_row, tiles_of_both
-from tunebench.studies.for_problem import problem_of
+from tunebench.studies.tuning.for_problem import problem_of
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import kernel_names
-from tunebench.studies.cli import app
-from tunebench.studies.cli.output import print_json_array
+from tunebench.studies.faces.cli import app
+from tunebench.studies.faces.cli.output import print_json_array
 from tunebench.studies.request.completion import SAMPLERS as COMPLETED
 from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.search.strategies import SAMPLERS, find_sampler

@@ -25,7 +25,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import trials
 from tunebench.db.upkeep.prune import Pruning
-from tunebench.studies.cli import app
+from tunebench.studies.faces.cli import app
 from tunebench.tuner.errors import UserError
 
 KIND = "wrong uses of the command line"

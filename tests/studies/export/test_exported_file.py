@@ -19,7 +19,7 @@ from exported_files import BEST, HOPPER, exported, loaded
 from five_models import KERNELS
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.export.linker import CannotExportError
+from tunebench.studies.writing.export.linker import CannotExportError
 from tunebench.tuner.build import Within
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tunebench.studies.export.linker import CannotExportError, Linker, Members
+from tunebench.studies.writing.export.linker import CannotExportError, Linker, Members
 
 FACTORS = '''
 """Constants and a helper."""

@@ -12,13 +12,13 @@ from command_line import CommandLine
 
 import tunebench
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.new.check import Checked
-from tunebench.studies.new.core import Core
-from tunebench.studies.new.draft import draft
-from tunebench.studies.new.new_kernel import why_nothing_is_gained
-from tunebench.studies.new.reduce import Reduced
-from tunebench.studies.new.trace import trace
-from tunebench.studies.new.values import Computed
+from tunebench.studies.writing.new.check import Checked
+from tunebench.studies.writing.new.core import Core
+from tunebench.studies.writing.new.draft import draft
+from tunebench.studies.writing.new.new_kernel import why_nothing_is_gained
+from tunebench.studies.writing.new.reduce import Reduced
+from tunebench.studies.writing.new.trace import trace
+from tunebench.studies.writing.new.values import Computed
 from tunebench.tuner.reference import load_reference
 
 MODEL = """

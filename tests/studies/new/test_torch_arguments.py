@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import nn
 
-from tunebench.studies.new.core import Core
-from tunebench.studies.new.draft import draft
-from tunebench.studies.new.operations import BINARY, CASTS, CLAMPS, EXTREMES, MODULES, OPERATIONS, SAME
-from tunebench.studies.new.reduce import _TAKES
-from tunebench.studies.new.trace import trace
+from tunebench.studies.writing.new.core import Core
+from tunebench.studies.writing.new.draft import draft
+from tunebench.studies.writing.new.operations import BINARY, CASTS, CLAMPS, EXTREMES, MODULES, OPERATIONS, SAME
+from tunebench.studies.writing.new.reduce import _TAKES
+from tunebench.studies.writing.new.trace import trace
 from tunebench.tuner.reference import load_reference
 
 FILE = """

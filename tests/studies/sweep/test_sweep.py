@@ -22,12 +22,12 @@ from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.selection import LEAST_OF_A_RANGE
 from tunebench.kernels.runtime.shipped import file_for, read_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.ship import ship
 from tunebench.studies.sweep.display import SweepDisplay
 from tunebench.studies.sweep.ranges import find_ranges
 from tunebench.studies.sweep.run import run_sweep
 from tunebench.studies.sweep.tasks import State
-from tunebench.studies.tune import Announcement
+from tunebench.studies.tuning.tune import Announcement
+from tunebench.studies.writing.ship import ship
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tunebench.studies.study_file import read_study_file, read_study_files
 from tunebench.studies.sweep.tasks import Task, next_of, requests_of, tasks_of
+from tunebench.studies.tuning.study_file import read_study_file, read_study_files
 from tunebench.tuner.errors import StudyFileError, UnknownNameError, UserError
 
 MANY = """

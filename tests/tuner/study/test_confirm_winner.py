@@ -8,8 +8,8 @@ from sample_kernel import WriteKernel
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.study_file import request_of
-from tunebench.studies.tune import StudyReport, resolve, tune
+from tunebench.studies.tuning.study_file import request_of
+from tunebench.studies.tuning.tune import StudyReport, resolve, tune
 from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.study.confirm_winner import MOST_BYTES
 
@@ -45,7 +45,7 @@ def test_a_kernel_that_patches_the_judge_wins_nothing(write_kernel: WriteKernel,
 def test_a_sound_winner_is_right_there_too(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int, sizes: str
 ) -> None:
-    monkeypatch.setattr("tunebench.studies.tune.MOST_BYTES", most_bytes)
+    monkeypatch.setattr("tunebench.studies.tuning.tune.MOST_BYTES", most_bytes)
     report, rows = study(write_kernel(), tmp_path, 2)
     assert report.outcome.comparison is not None and [status.timed for status, _ in rows] == [True, True]
     assert report.outcome.confirmed == f"right across the boundary, at {sizes}"
@@ -54,7 +54,7 @@ def test_a_sound_winner_is_right_there_too(
 def test_a_configuration_that_serves_no_smaller_size_is_asked_at_its_own(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunebench.studies.tune.MOST_BYTES", 1)
+    monkeypatch.setattr("tunebench.studies.tuning.tune.MOST_BYTES", 1)
     large = {"constraints=(": "constraints=(Constraint('large', lambda problem: problem.axes['n'] >= 9000),"}
     report, rows = study(write_kernel(model=large), tmp_path, 1)
     assert report.outcome.confirmed == "right across the boundary, at its own sizes", rows
@@ -63,7 +63,7 @@ def test_a_configuration_that_serves_no_smaller_size_is_asked_at_its_own(
 def test_where_reduced_sizes_tell_nothing_others_are_asked(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunebench.studies.tune.MOST_BYTES", 1)
+    monkeypatch.setattr("tunebench.studies.tuning.tune.MOST_BYTES", 1)
     grouped = {
         "columns = 33": "columns = 33\ngroups = 257",
         "__init__(self)": "__init__(self, ratio)",

@@ -1,0 +1,145 @@
+"""The results of `regress`: a table for people, one in Markdown for a pull request, plain values for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from tunebench.studies.checking.regress.comparison import Choice, Side, Timing
+from tunebench.studies.checking.regress.repository import Revision
+from tunebench.studies.checking.regress.run import KernelChange, Outcome, RegressReport
+from tunebench.studies.display.tables import milliseconds, problem_values
+from tunebench.studies.display.terminal import print_line, print_table, printable
+from tunebench.tuner.configuration import Value
+
+_COLUMNS = ("kernel", "mode", "problem", "BASE", "HEAD", "HEAD is")
+
+
+def print_report(report: RegressReport) -> None:
+    """The table on standard output, and below it what has to be said of its rows."""
+    rows = [tuple(_cells(change)) for change in report.changes]
+    title = f"BASE {report.base}, HEAD {report.head}"
+    if rows:
+        print_table(_COLUMNS, rows, title)
+    else:
+        print_line(title)
+    for line in _lines(report):
+        print_line(line)
+
+
+def markdown(report: RegressReport) -> str:
+    """The same for a pull request."""
+    lines = [f"### tunebench: {_escaped(str(report.base))} → {_escaped(str(report.head))}", ""]
+    if report.changes:
+        lines += [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
+        lines += [f"| {' | '.join(map(_escaped, _cells(change)))} |" for change in report.changes] + [""]
+    lines += [f"- {_escaped(line)}" for line in _lines(report)]
+    return "\n".join(lines) + "\n"
+
+
+def report_values(report: RegressReport) -> dict[str, object]:
+    """The same as plain values for `--json`."""
+    return {
+        "base": _revision_values(report.base),
+        "head": _revision_values(report.head),
+        "threshold": report.threshold,
+        "passed": report.passed,
+        "unchanged": list(report.unchanged),
+        "changes": [_change_values(change) for change in report.changes],
+    }
+
+
+def _revision_values(revision: Revision) -> dict[str, object]:
+    return {"name": revision.name, "commit": revision.commit, "changed_files": revision.changed}
+
+
+def _change_values(change: KernelChange) -> dict[str, object]:
+    found = change.comparison
+    first = found.timings[0] if found else None
+    return {
+        "kernel": change.kernel,
+        "path": change.place,
+        "mode": change.mode,
+        "outcome": change.outcome,
+        "says": change.said,
+        "problem": problem_values(first.problem) if first else None,
+        "device": first.device if first else None,
+        "ratio": asdict(change.ratio) if change.ratio else None,
+        "medians_ms": {side.lower(): median for side, median in change.medians_ms.items()},
+        "takes": [_timing_values(timing) for timing in found.timings] if found else [],
+        "configurations": first
+        and {
+            side.lower(): {"values": dict(first.choices[side].configuration), "origin": first.choices[side].origin}
+            for side in (Side.BASE, Side.HEAD)
+        },
+    }
+
+
+def _timing_values(timing: Timing) -> dict[str, object]:
+    return {
+        "copied": timing.copied.lower(),
+        "control": asdict(timing.control),
+        "samples_ms": {name.lower(): list(samples) for name, samples in timing.samples_ms.items()},
+    }
+
+
+def _cells(change: KernelChange) -> list[str]:
+    medians = change.medians_ms
+    said = f"{change.ratio}, {_WORDS[change.outcome]}" if change.ratio else _WORDS[change.outcome]
+    return [
+        change.kernel,
+        change.mode or "",
+        str(change.comparison.timings[0].problem) if change.comparison else "",
+        milliseconds(medians.get(Side.BASE)),
+        milliseconds(medians.get(Side.HEAD)),
+        said,
+    ]
+
+
+_WORDS = {one: one.value for one in Outcome} | {Outcome.REGRESSION: "slower: a REGRESSION", Outcome.WRONG: "WRONG"}
+
+
+def _lines(report: RegressReport) -> list[str]:
+    """Return the notes on the rows, and the verdict on them all."""
+    lines = []
+    for change in report.changes:
+        name = f"{change.kernel} ({change.mode})" if change.mode else change.kernel
+        if change.said:
+            lines.append(f"{name}: {change.said}")
+        if change.comparison is not None:
+            lines += [f"{name}: {line}" for line in _configurations(change.comparison.timings[0].choices)]
+    same = len(report.unchanged)
+    if same:
+        lines.append(f"the same in both revisions: {', '.join(report.unchanged)}")
+    if not report.changes:
+        lines.append("nothing to time: what runs is the same in both revisions")
+    limit = f"{100 * report.threshold:g} %"
+    failing = [one for one in report.changes if one.outcome in (Outcome.REGRESSION, Outcome.WRONG)]
+    names = ", ".join(dict.fromkeys(one.kernel for one in failing))
+    lines.append(f"FAILED: {names}" if failing else f"passed: nothing is slower by more than {limit}, nothing is wrong")
+    unknown = [one.kernel for one in report.changes if one.outcome is Outcome.INCONCLUSIVE]
+    if unknown:
+        lines.append(f"inconclusive, so that nothing is known of: {', '.join(dict.fromkeys(unknown))}")
+    return [printable(line) for line in lines]
+
+
+def _configurations(choices: Mapping[Side, Choice]) -> list[str]:
+    base, head = choices[Side.BASE], choices[Side.HEAD]
+    if base.configuration == head.configuration:
+        origins = dict.fromkeys([base.origin, head.origin])
+        return [f"both with {_shown(head.configuration)} ({'; '.join(origins)})"]
+    return [
+        f"{side} with {_shown(one.configuration)} ({one.origin})"
+        for side, one in ((Side.BASE, base), (Side.HEAD, head))
+    ]
+
+
+def _shown(values: Mapping[str, Value]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    for character in "\\`*_[]<>|":
+        text = text.replace(character, f"\\{character}")
+    return text

@@ -1,0 +1,477 @@
+"""The functions of `import tunebench`: the commands. Each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from tunebench.studies.checking.request import CheckRequest, Declaration
+from tunebench.studies.request.measure import ExportRequest
+from tunebench.studies.request.options import given, make, taking
+from tunebench.studies.request.results import BestRequest, TrialsRequest, conditions_of
+from tunebench.studies.tuning.study_file import StudyRequest, SweepRequest, request_of
+from tunebench.tuner.empty import refusing_empty
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from tunebench.db.connection.database import Database
+    from tunebench.db.queries.rows import BestRow, MissRow, TrialRow
+    from tunebench.kernels.runtime.tuned_module import TunedModule
+    from tunebench.studies.checking.compare import Side
+    from tunebench.studies.checking.compare_report import CompareReport
+    from tunebench.studies.checking.on_modules import Inputs, Model
+    from tunebench.studies.checking.report import CheckReport
+    from tunebench.studies.request.keywords import (
+        BestOptions,
+        CheckOptions,
+        CompareOptions,
+        ExportOptions,
+        SweepOptions,
+        TrialsOptions,
+        TuneOptions,
+    )
+    from tunebench.studies.sweep.run import SweepReport
+    from tunebench.studies.tuning.ahead import BuiltAhead
+    from tunebench.studies.tuning.tune import StudyReport
+    from tunebench.studies.writing.new.new_kernel import NewKernel
+    from tunebench.tuner.compile.bundle import BundledBuild
+    from tunebench.tuner.problem import Problem
+
+Row = TypeVar("Row", bound="TrialRow")
+
+
+class Rows(list[Row]):
+    """Rows of results: a list, and a data frame when asked."""
+
+    def to_frame(self) -> DataFrame:
+        """The same as a pandas DataFrame: a column for every field, axis, option and tunable.
+
+        Times are in milliseconds, moments in UTC, and a speed-up has three columns: `over_reference`,
+        `over_reference_low`, `over_reference_high`. Axes, options and tunables are `axis_NAME`, `option_NAME` and
+        `tunable_NAME`, missing where a row has none of that name.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        from tunebench.db.queries.data_frames import to_dataframe
+
+        return to_dataframe(self)
+
+
+@refusing_empty
+def connect(db: str | Path | None = None, *, read_only: bool = True) -> Database:
+    """Open a results database, for several questions to it; use it in a `with` statement, or close it.
+
+    Args:
+        db: a path such as `results.db`, or a SQLAlchemy URL of SQLite or PostgreSQL; None for the environment variable
+            TUNEBENCH_DB, or else `tunebench.db` in the user's data folder.
+        read_only: the database must be there, at this tunebench's revision, and every write is refused. False also
+            creates or upgrades it.
+
+    Raises:
+        DatabaseMissingError: there is nothing to read.
+        DatabaseError: it cannot be used; the message is one line.
+    """
+    from tunebench.db.connection.database import open_database
+
+    return open_database(db, read_only=read_only)
+
+
+@contextmanager
+def opened(db: Database | str | Path | None, *, read_only: bool) -> Iterator[Database]:
+    """A database that is open already, or one that is open for this long."""
+    from tunebench.db.connection.database import Database
+
+    if isinstance(db, Database):
+        yield db
+    else:
+        with connect(db, read_only=read_only) as database:
+            yield database
+
+
+@taking(BestRequest)
+def best(
+    kernel: str | None = None,
+    *,
+    problem: Problem | None = None,
+    db: Database | str | Path | None = None,
+    **options: Unpack[BestOptions],
+) -> Rows[BestRow]:
+    """The best configuration of each kernel, problem and kind of device, and how it was measured.
+
+    Args:
+        db: an open database, or where it is; see `connect`.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+        UserError: there is no such compiler.
+    """
+    from tunebench.db.queries.trials import best as best_of
+    from tunebench.kernels.runtime.registry import of_current_kernels
+
+    conditions = given(BestRequest, options)
+    any_source = conditions.pop("any_source", False)
+    with opened(db, read_only=True) as database:
+        rows = best_of(database, kernel=kernel, problem=problem, **conditions)
+    return Rows(rows if any_source else of_current_kernels(rows))
+
+
+@taking(TrialsRequest)
+def trials(
+    kernel: str | None = None,
+    *,
+    problem: Problem | None = None,
+    limit: int | None = 100,
+    offset: int = 0,
+    db: Database | str | Path | None = None,
+    **options: Unpack[TrialsOptions],
+) -> Rows[TrialRow]:
+    """Trials that meet every condition given, the newest first.
+
+    Args:
+        limit: None for all of them.
+        db: an open database, or where it is; see `connect`.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+        UserError: there is no such status or compiler.
+    """
+    from tunebench.db.queries.trials import trials as trials_of
+
+    conditions = conditions_of(given(TrialsRequest, options))
+    with opened(db, read_only=True) as database:
+        return Rows(trials_of(database, kernel=kernel, problem=problem, limit=limit, offset=offset, **conditions))
+
+
+@refusing_empty
+def misses(
+    kernel: str | None = None,
+    *,
+    device: str | None = None,
+    tuned: bool = False,
+    db: Database | str | Path | None = None,
+) -> list[MissRow]:
+    """The problems that were served without evidence, the most used first; see `record_misses`.
+
+    Args:
+        device: a device's name, such as `NVIDIA H200`.
+        tuned: also those that there are results for by now.
+        db: an open database, or where it is; see `connect`.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+    """
+    from tunebench.db.queries.misses import misses as misses_of
+    from tunebench.kernels.runtime.registry import of_current_kernels
+
+    with opened(db, read_only=True) as database:
+        return of_current_kernels(misses_of(database, kernel=kernel, device=device, tuned=tuned))
+
+
+@refusing_empty
+def load(kernel: str | Path) -> type[TunedModule]:
+    """The `ModelNew` of a kernel: an `nn.Module` class that takes the place of its reference's `Model`.
+
+    Args:
+        kernel: a shipped kernel's name, or the path of a kernel's folder. The class of a folder is found again by its
+            path when an object of it is unpickled, also in another process. Loading a folder again runs it again.
+
+    Raises:
+        UnknownNameError: neither a shipped kernel nor a folder.
+        KernelFolderError: the folder is not a kernel's.
+    """
+    from tunebench.kernels.runtime.registry import import_model
+
+    return import_model(str(kernel))
+
+
+@refusing_empty
+def new(folder: str | Path, *, problem: str | Path | None = None, block: str | None = None) -> NewKernel:
+    """Write the folder of a new kernel, which agrees with its problem and which `tune` takes.
+
+    Args:
+        folder: must not be there yet; its name is the kernel's.
+        problem: a file in KernelBench's form; None for a sample of the block.
+        block: `pointwise`, `rows`, `linear` or `conv`; None for what the problem's layers and operations propose.
+
+    Returns:
+        The block, and what of the problem's operations stays torch's own; no block, and the reason, where none could be
+        faster than torch.
+
+    Raises:
+        UserError: the folder is there, its name cannot be a kernel's, there is no such block, or the problem cannot be
+            run.
+    """
+    from tunebench.studies.writing.new.new_kernel import write_new
+
+    return write_new(Path(folder), None if problem is None else Path(problem), block)
+
+
+@taking(ExportRequest)
+def export(
+    kernel: str | Path,
+    output: str | Path | None = None,
+    *,
+    db: str | Path | None = None,
+    **options: Unpack[ExportOptions],
+) -> str:
+    """A tuned model as the text of one file in KernelBench's form, which needs torch and nvcc alone.
+
+    Args:
+        kernel: a shipped kernel's name, or the path of a kernel's folder.
+        output: a file to write it to, replacing what is there.
+        db: see `connect`.
+
+    Raises:
+        UserError: there is no such result, or it needs more than one file can have.
+        DatabaseError: the database cannot be read.
+    """
+    from tunebench.studies.writing.export_command import export as export_model
+    from tunebench.tuner.files import require_writable, whole_file
+
+    if output is not None:
+        require_writable(Path(output))
+    request = make(ExportRequest, {**given(ExportRequest, options), "kernel": str(kernel), "db": db}, "export")
+    text = export_model(request).text
+    if output is not None:
+        with whole_file(Path(output)) as stream:
+            stream.write(text.encode())
+    return text
+
+
+@taking(StudyRequest)
+def tune(
+    kernel: str | Path,
+    *,
+    progress: bool = False,
+    db: Database | str | Path | None = None,
+    **options: Unpack[TuneOptions],
+) -> list[StudyReport]:
+    """Run a kernel's studies, or go on with them: one for each mode, everything recorded. Ctrl-C ends them early.
+
+    Args:
+        kernel: a shipped kernel's name, the path of a kernel's folder, or a study file (.toml), whose keys the other
+            arguments override.
+        progress: show what is done on standard error.
+        db: an open database, or where it is; see `connect`. It is created where there is none.
+
+    Raises:
+        UserError: something is unknown, not legal or not on this machine, or the database cannot be written.
+        TunebenchError: the studies cannot go on; what was done is recorded, and the same call goes on.
+    """
+    from rich.console import Console
+
+    from tunebench.studies.tuning.progress import StudyDisplay
+    from tunebench.studies.tuning.tune import resolve
+    from tunebench.studies.tuning.tune import tune as run_studies
+
+    resolved = resolve(request_of(str(kernel), given(StudyRequest, options)))
+    with opened(db, read_only=False) as database:
+        if not progress:
+            return run_studies(resolved, database)
+        with StudyDisplay(Console(stderr=True)) as display:
+            return run_studies(resolved, database, display)
+
+
+@taking(CheckRequest)
+def check(
+    target: str | Path | Sequence[str | Path] | Model,
+    reference: str | Path | Model | None = None,
+    *,
+    inputs: Inputs | None = None,
+    init_inputs: Sequence[Any] = (),
+    problems: str | Path | None = None,
+    declared: Sequence[str] = (),
+    jobs: int = 1,
+    db: str | Path | None = None,
+    **options: Unpack[CheckOptions],
+) -> list[CheckReport]:
+    """Run the whole correctness gate, one report for each target and mode.
+
+    A kernel is checked in a process of its own, a file and its reference in one each, so that a crash is a refusal.
+    Two models of this process are checked in it: whoever passes them vouches for their code, and a crash ends it.
+
+    Args:
+        target: a shipped kernel's name, the path of a kernel's folder, of a study file, or of a `.py` file that
+            defines `ModelNew`, or a trial's number; a list of these, or a folder of such files, as KernelBench's run
+            directories are; or a model: a class of `torch.nn.Module`, a module, or a function of tensors.
+        reference: the file with `Model`, `get_inputs` and `get_init_inputs`, where the target does not define them; of
+            a model, the model to compare with.
+        inputs: of models: one call's inputs, or what draws them with torch's generators, which are seeded before. Of
+            given inputs the elements come in other orders as well; where that is wrong, give what draws them.
+        init_inputs: what classes are called with.
+        problems: KernelBench's folder: `level_1_problem_23_sample_0_kernel.py` is judged against `level1/23_*.py`.
+        declared: of a file or a model: `atomics` (sums come in any order), `rewrites-algebra` (what is not finite may
+            be so in another way), `dense` (outputs may lie in memory in any order of their axes).
+        jobs: so many of several targets at a time.
+        db: where the trials are.
+
+    Returns:
+        Reports with `passed`, `holds("problem")`, `holds("drop-in")`, `refusals`, and the verdict as text by `str`. Of
+        a list or a folder, what cannot be asked is refused at the stage `question`.
+
+    Raises:
+        UserError: something is unknown or not on this machine, or the reference of a single target cannot be run.
+    """
+    from tunebench.studies.checking.check import check as run_check
+    from tunebench.studies.checking.check import check_all
+    from tunebench.studies.checking.submissions import is_run_folder, requests_for
+    from tunebench.tuner.errors import UserError, member_of
+
+    are_files = isinstance(target, str | Path | Sequence)
+    if are_files != (reference is None or isinstance(reference, str | Path)):
+        raise UserError("a model is compared with a model, and a file with a file: give two of a kind")
+    name = "files" if are_files else getattr(target, "__name__", type(target).__name__)
+    content = {
+        **given(CheckRequest, options),
+        "target": name,
+        "reference": str(reference) if are_files and reference is not None else None,
+        "declared": [member_of(Declaration, "declaration", one) for one in declared],
+        "database": db,
+    }
+    request = make(CheckRequest, content, "check")
+    if not isinstance(target, str | Path | Sequence):
+        from tunebench.studies.checking.on_modules import check_modules
+
+        if inputs is None or reference is None or isinstance(reference, str | Path):
+            raise UserError("of a model, give the model to compare with and inputs=…: a call's, or what draws them")
+        return check_modules(target, reference, inputs, init_inputs, request)
+    targets = [str(target)] if isinstance(target, str | Path) else [str(one) for one in target]
+    requests = requests_for(targets, request, None if problems is None else Path(problems))
+    if isinstance(target, str | Path) and not is_run_folder(targets[0]):
+        return run_check(requests[0])
+    return list(check_all(requests, jobs))
+
+
+@refusing_empty
+def warm(
+    *kernels: str | Path,
+    problems: str | Path | None = None,
+    device: str | None = None,
+    architecture: str | None = None,
+) -> list[BuiltAhead]:
+    """Build into the build cache what tuned models would run, so that their first calls find it there.
+
+    Args:
+        kernels: names or folders; none for all shipped kernels, or those of the file of problems.
+        problems: choices that `save_choices` wrote, or a JSON list with the `kernel`, `axes`, `dtype` and `options` of
+            each; None for those that results are known of.
+        device: `cuda`, `cuda:INDEX` or `cpu`; None for a GPU if there is one.
+        architecture: build for GPUs of this architecture, such as `sm_90`, that need not be here.
+
+    Returns:
+        One for each variant; a refused one says why.
+
+    Raises:
+        UserError: the question was wrong, nothing is known to build, or the compiler is not here.
+    """
+    from tunebench.studies.tuning.ahead import warm as build
+
+    return build(
+        [str(one) for one in kernels],
+        problems=None if problems is None else Path(problems),
+        device=device,
+        architecture=architecture,
+    )
+
+
+@refusing_empty
+def bundle(
+    folder: str | Path,
+    *kernels: str | Path,
+    problems: str | Path | None = None,
+    architectures: Sequence[str] = (),
+) -> list[BundledBuild]:
+    """Write binaries of what tuned models would run, which need no compiler where they run: see `use_bundle`.
+
+    Args:
+        folder: a bundle there is replaced.
+        kernels, problems: as of `warm`.
+        architectures: such as `sm_90`, that need not be here; none for this machine's.
+
+    Raises:
+        UserError: the question was wrong, a build was refused, or the folder cannot be written.
+    """
+    from tunebench.studies.tuning.ahead import bundle as write
+
+    return write(
+        Path(folder),
+        [str(one) for one in kernels],
+        problems=None if problems is None else Path(problems),
+        architectures=architectures,
+    )
+
+
+@taking(StudyRequest, "device", "compiler", "sizes", "dtype", "settings")
+def compare(
+    first: Side,
+    second: Side,
+    *,
+    kernel: str | Path | None = None,
+    mode: str | None = None,
+    declared: Sequence[str] = (),
+    db: str | Path | None = None,
+    **options: Unpack[CompareOptions],
+) -> CompareReport:
+    """Is the first really faster than the second? Both are checked, then timed in interleaved rounds.
+
+    Args:
+        first, second: a trial's number, tunables (a mapping; the rest as in the default), `default`, `reference`, or
+            the path of a `.py` file.
+        kernel: a name, a folder or a study file; a trial brings its own.
+        mode: the kernel's first mode unless given.
+        sizes, dtype, settings: a trial brings its own.
+        declared: of files, as in `check`.
+        db: where the trials are.
+
+    Raises:
+        UserError: the two cannot be compared.
+        TunebenchError: what was compared killed its process, or hung.
+    """
+    from tunebench.studies.checking.compare import compare as compare_sides
+    from tunebench.studies.checking.compare import question_of
+
+    asked = given(StudyRequest, options)
+    target = None if kernel is None else str(kernel)
+    question = question_of(first, second, kernel=target, mode=mode, options=asked, declared=declared, database=db)
+    return compare_sides(question)
+
+
+@taking(SweepRequest)
+def sweep(
+    files: str | Path | Sequence[str | Path],
+    *,
+    ship: bool = False,
+    progress: bool = False,
+    db: Database | str | Path | None = None,
+    **options: Unpack[SweepOptions],
+) -> SweepReport:
+    """Tune many problems as one queue over all devices, or go on with that; everything is recorded.
+
+    A study that has its final comparison is not run again. One that fails is passed over: its result says why.
+
+    Args:
+        files: study files (.toml), of one study or many; the other arguments override their keys.
+        ship: at the end write the winners beside their kernels, with the range of sizes of each.
+        progress: show what is done on standard error.
+        db: an open database, or where it is; see `connect`. It is created where there is none.
+
+    Raises:
+        UserError: something is unknown, not legal or not on this machine; nothing has run then.
+        DatabaseError: the database cannot be read or written.
+    """
+    from rich.console import Console
+
+    from tunebench.studies.sweep.display import SweepDisplay
+    from tunebench.studies.sweep.run import run_sweep
+
+    said = given(SweepRequest, options)
+    paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
+    with opened(db, read_only=False) as database:
+        if not progress:
+            return run_sweep(paths, said, database, ships=ship)
+        with SweepDisplay(Console(stderr=True)) as display:
+            return run_sweep(paths, said, database, display, ships=ship)

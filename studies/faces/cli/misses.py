@@ -1,0 +1,38 @@
+"""`misses`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tunebench.studies.faces.cli import options
+from tunebench.studies.faces.cli.output import print_rows, require_one_form
+
+
+def misses(
+    kernel: options.KernelArgument = None,
+    device: options.DeviceOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what was tuned since, or was met by earlier versions. Default: not.")
+    ] = False,
+    db: options.DatabaseOption = None,
+    as_json: options.JsonOption = False,
+    as_csv: options.CsvOption = False,
+) -> None:
+    """List the problems that were served without evidence, the most used first. Exit code 1 where there is none.
+
+    They are counted where a program asked for it: by TUNEBENCH_MISSES=1, or tunebench.record_misses().
+    """
+    from tunebench.db.connection.database import open_database
+    from tunebench.db.queries.misses import misses as miss_rows
+    from tunebench.kernels.runtime.registry import of_current_kernels
+    from tunebench.studies.display.tables import MISSES
+
+    require_one_form(as_json=as_json, as_csv=as_csv)
+    with open_database(db, read_only=True) as database:
+        rows = miss_rows(database, kernel=kernel, device=device, tuned=everything)
+        if not rows:
+            options.known_kernel(kernel, database)
+    nothing = "nothing was served without evidence, as far as programs were asked to count (TUNEBENCH_MISSES=1)"
+    print_rows(rows if everything else of_current_kernels(rows), MISSES, nothing, as_json=as_json, as_csv=as_csv)

@@ -1,0 +1,1 @@
+"""Code and files that commands write: new kernels, exported models, shipped results."""

@@ -1,0 +1,365 @@
+"""Writes one configuration of one kernel as a file in KernelBench's form."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pprint import pformat
+from typing import Any, cast
+
+import torch
+
+from tunebench import __version__
+from tunebench.kernels.blocks.block import Block
+from tunebench.kernels.runtime.ordinary import held
+from tunebench.kernels.runtime.reference_call import ReferenceCall, trace_reference
+from tunebench.kernels.runtime.shipped import ShippedResult
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.writing.export import runtime
+from tunebench.studies.writing.export.linker import CannotExportError, Linker, members_of
+from tunebench.tuner.build import LoadedModule
+from tunebench.tuner.compile.inline import InlineCompiler
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import Device
+from tunebench.tuner.kernel import Kernel, Mode, Plan, prepare_model
+from tunebench.tuner.problem import Accuracy, Problem
+from tunebench.tuner.reference import Reference
+from tunebench.tuner.result import Baseline
+from tunebench.tuner.settings import Setting
+from tunebench.tuner.triton_source import TritonSource
+from tunebench.tuner.users_code import users_code
+from tunebench.tuner.variant import KernelSource, Variant
+
+_WIDTH = 120
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
+_GUARD = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[ \t]*\n", re.MULTILINE)
+
+_SERVED = (
+    "The kernel serves calls like those that were measured: the shapes below, dense, on a GPU of that architecture. "
+    "All others run the reference's operations, as does a backward."
+)
+_TWO_FORMS = (
+    "Two forms. BY_KERNEL = True ({measured}) sums in another order than the reference. It agrees with eager as far as "
+    "eager agrees with float64, which need not be within an element-wise tolerance such as KernelBench's 1e-4 + "
+    "1e-4*|y|: where eager itself is further off, that counts it as wrong. BY_KERNEL = False is eager's own operations "
+    "in eager's own order: the same bits, within every tolerance, 1.00x over eager. docs/export.md of tunebench has "
+    "KernelBench's figures for both."
+)
+
+_LAUNCHERS = """
+// What Python calls: a launcher for every kernel. A value comes as an integer and as a real number, and the parameter's
+// own type says which of them is meant.
+#include <cuda_runtime.h>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+template <class Parameter> Parameter argument_of(long long whole, double real) {
+    if constexpr (std::is_pointer_v<Parameter>) {
+        return reinterpret_cast<Parameter>(whole);
+    } else if constexpr (std::is_integral_v<Parameter>) {
+        return static_cast<Parameter>(whole);
+    } else {
+        return static_cast<Parameter>(real);
+    }
+}
+
+template <class... Parameters, size_t... places>
+int launch_with(void (*kernel)(Parameters...), std::index_sequence<places...>, const unsigned* extents, size_t shared,
+                void* stream, const long long* whole, const double* real, int early) {
+    std::tuple<Parameters...> values{argument_of<Parameters>(whole[places], real[places])...};
+    void* pointers[] = {&std::get<places>(values)...};
+    const auto function = reinterpret_cast<const void*>(kernel);
+    if (shared > 48 * 1024) {
+        const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
+        if (const auto status = cudaFuncSetAttribute(function, limit, static_cast<int>(shared))) {
+            return status;
+        }
+    }
+    cudaLaunchAttribute begins_early{};
+    begins_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    begins_early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = dim3(extents[0], extents[1], extents[2]);
+    launch.blockDim = dim3(extents[3], extents[4], extents[5]);
+    launch.dynamicSmemBytes = shared;
+    launch.stream = static_cast<cudaStream_t>(stream);
+    launch.attrs = &begins_early;
+    launch.numAttrs = early ? 1 : 0;
+    return cudaLaunchKernelExC(&launch, function, pointers);
+}
+
+template <class... Parameters>
+int launch_kernel(void (*kernel)(Parameters...), const unsigned* extents, size_t shared, void* stream,
+                  const long long* whole, const double* real, int early) {
+    return launch_with(kernel, std::index_sequence_for<Parameters...>(), extents, shared, stream, whole, real, early);
+}
+"""
+
+_LAUNCHER = """
+extern "C" int launch_{name}(const unsigned* extents, size_t shared, void* stream, const long long* whole,
+                             const double* real, int early) {{
+    return launch_kernel({name}, extents, shared, stream, whole, real, early);
+}}
+extern "C" int resident_{name}(int* blocks, int threads, size_t shared) {{
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, {name}, threads, shared);
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The result that a file is made from.
+
+    Attributes:
+        device, architecture: where the result was measured.
+        source: for people: where it is recorded.
+        digest: of the kernel that was measured.
+    """
+
+    result: ShippedResult
+    device: str
+    architecture: str
+    source: str
+    digest: str
+
+    @property
+    def measured(self) -> str:
+        """How fast it was, in words."""
+        over = self.result.speedups.get(Baseline.REFERENCE.value)
+        return "never compared with eager" if over is None else f"{_ratio(over)} over eager"
+
+    def __str__(self) -> str:
+        return f"{self.measured}, on {self.device} ({self.source})"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layout of the reference's tensors at some sizes; no memory is taken to find out.
+
+    Attributes:
+        inputs: the shape of each input, None of one that is no tensor.
+        held: the shapes of the parameters, then of the buffers.
+        submodules: their types' names.
+        numbers: the names of its attributes that are numbers.
+        problem: of a call with these inputs, as far as it is known without their device.
+        calls: the reference's operations in such a call, in eval and in train mode.
+    """
+
+    inputs: list[tuple[int, ...] | None]
+    held: list[tuple[int, ...]]
+    submodules: list[str]
+    numbers: list[str]
+    problem: Problem | None
+    calls: Mapping[bool, ReferenceCall]
+
+
+def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Layout:
+    """Return the layout of a kernel's reference, and the problem that a call of `ModelNew` is there.
+
+    Raises:
+        UsersCodeError: the kernel's own code raises.
+    """
+    nowhere = torch.device("meta")
+    with users_code("the reference or ModelNew cannot be made", model.kernel.folder):
+        made = reference.make_model(0, nowhere)
+        inputs = reference.make_inputs(0, nowhere)
+        candidate = cast(TunedModule, prepare_model(reference, mode, nowhere, model))
+        problem = candidate.identify(*inputs)
+        calls = {training: trace_reference(candidate.train(training), inputs) for training in (False, True)}
+    return Layout(
+        inputs=[tuple(value.shape) if isinstance(value, torch.Tensor) else None for value in inputs],
+        held=[tuple(tensor.shape) for tensors in held(made) for tensor in tensors],
+        submodules=[type(child).__name__ for child in made.modules()][1:],
+        numbers=[
+            name for name in sorted(vars(made).keys() - {"training"}) if isinstance(vars(made)[name], int | float)
+        ],
+        problem=problem,
+        calls=calls,
+    )
+
+
+def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> str:
+    """Return the file's text.
+
+    Raises:
+        CannotExportError: the configuration needs more than torch and nvcc, or its text cannot be put into one file.
+    """
+    kernel, result = model.kernel, evidence.result
+    configuration, problem = Configuration(result.configuration or {}), result.problem.at(Accuracy.TOLERANCE).named
+    settings = {name.value: problem.options[name] for name in Setting if name in problem.options}
+    problem = problem.without(*settings)
+    variant = kernel.variant(configuration, problem, evidence.architecture)
+    if isinstance(variant.source, TritonSource):
+        raise CannotExportError(
+            f"{kernel.name}: {configuration} runs {variant.source.file}, which is Triton, where an exported file holds "
+            "CUDA C++: load the model by tunebench.load, or export a trial of a source in CUDA C++"
+        )
+    stated: dict[str, Any] = {
+        "NAME": f"tunebench_{kernel.name}_{variant.digest[:12]}",
+        "ARCHITECTURE": _capability(evidence.architecture),
+        "CUDA_FLAGS": list(InlineCompiler().flags(variant)),
+        "CONFIGURATION": dict(configuration),
+        "INACTIVE": {
+            tunable.name: kernel.space.value_in(configuration, tunable.name)
+            for tunable in kernel.space.tunables
+            if tunable.name not in configuration
+        },
+        "AXES": dict(problem.axes),
+        "DTYPE": problem.dtype,
+        "OPTIONS": {name: str(value) for name, value in problem.options.items()},
+        "MODES": [mode.value for mode in kernel.modes],
+        "INPUT_SHAPES": layout.inputs,
+        "HELD_SHAPES": layout.held,
+        "SUBMODULES": layout.submodules,
+        "NUMBERS": layout.numbers,
+        "REDRAWS": {training: bool(call.obstacle) for training, call in layout.calls.items()},
+        "MOVED": {training: call.moved for training, call in layout.calls.items()},
+        "WATCHED": sorted({name.value for call in layout.calls.values() for name in call.settings}),
+        "SETTINGS": settings,
+        "BY_KERNEL": True,
+    }
+    harness = _top_level_names(kernel.reference().path.read_text(encoding="utf-8")) - {model.__name__}
+    methods = ["__init__", "tuned_forward", "reference_forward"]
+    if problem.options.keys() - {"mode"}:
+        methods.append("problem")
+    if issubclass(model, Block):
+        methods += [path.partition(".")[0] for _, path in model.places]  # one may be a property
+    known = {"plan": Plan(kernel, configuration, problem, cast(Device, None), cast(LoadedModule, None))}
+    linker = Linker(
+        substitutes=dict.fromkeys(_defined_here(), runtime.__name__),
+        stated={*stated, "CUDA_SOURCE", "LIBRARY"},
+        taken=harness,
+        known=known,
+        members=members_of(model, TunedModule, methods, known),
+    )
+    linked = linker.link((runtime.__name__, "built_library"), model.__module__, model.__name__)
+    constants = "\n".join(_statement(name, value) for name, value in stated.items())
+    parts = [
+        _head(kernel, evidence),
+        _imports(linked.imports),
+        constants,
+        f'CUDA_SOURCE = r"""\n{_cuda(variant, kernel)}"""',
+        *linked.definitions[:-1],
+        "# Built when this file is imported. Without a GPU, nvcc or a torch for CUDA, the reference's operations run.\n"
+        "LIBRARY = built_library()",
+        linked.definitions[-1],
+    ]
+    text = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+    if clash := sorted(_top_level_names(text) & harness):
+        raise CannotExportError(f"{', '.join(clash)}: the file would give the reference's own names another meaning")
+    return text
+
+
+def _imports(lines: list[str]) -> str:
+    """Import statements, those of torch apart."""
+    theirs = [line for line in lines if line.split()[1].split(".")[0] == "torch"]
+    return "\n".join(line for line in lines if line not in theirs) + "\n\n" + "\n".join(theirs)
+
+
+def _defined_here() -> set[str]:
+    """Return the names that the file's own runtime defines."""
+    return {name for name, value in vars(runtime).items() if getattr(value, "__module__", "") == runtime.__name__}
+
+
+def _top_level_names(text: str) -> set[str]:
+    """Return the names that a file binds, but for those that it imports."""
+    found: set[str] = set()
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            found.add(statement.name)
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            found |= {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return found
+
+
+def _statement(name: str, value: object) -> str:
+    if name == "BY_KERNEL":
+        return f"{name} = {value}  # False: the reference's own operations, in every call"
+    text = f"{name} = {value!r}"
+    if len(text) > _WIDTH:
+        text = f"{name} = " + pformat(value, width=_WIDTH - len(name) - 3, compact=True, sort_dicts=False)
+        text = text.replace("\n", "\n" + " " * (len(name) + 3))
+    return text.replace("'", '"')
+
+
+def _capability(architecture: str) -> tuple[int, int]:
+    number = int(architecture.removeprefix("sm_"))
+    return number // 10, number % 10
+
+
+def _cuda(variant: Variant, kernel: Kernel) -> str:
+    """Return the translation unit: constants, the source with its headers in it, and the launchers."""
+    launchers = "".join(_LAUNCHER.format(name=name) for name in kernel.source.entry_points)
+    text = f"{variant.prologue}\n{_with_headers(variant.cuda)}\n{_LAUNCHERS}{launchers}"
+    if '"""' in text or text.endswith("\\"):
+        raise CannotExportError(f"{variant.source.name}.cu has three quotation marks in a row")
+    return text
+
+
+def _with_headers(source: KernelSource) -> str:
+    """Return the source with every header where it is included first."""
+    written: set[str] = set()
+
+    def included(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in source.headers:
+            return match[0]
+        if name in written:
+            return ""
+        written.add(name)
+        return f"// {name}\n" + put(source.headers[name])
+
+    def put(text: str) -> str:
+        return _INCLUDE.sub(included, _GUARD.sub("", text))
+
+    return put(source.text)
+
+
+def _head(kernel: Kernel, evidence: Evidence) -> str:
+    """Return a comment with where the file comes from, and what it does."""
+    result, conditions = evidence.result, evidence.result.conditions
+    versions = [f"{name} {conditions[name]}" for name in ("driver", "cuda", "torch") if name in conditions]
+    multiple = result.error_multiple
+    rows = {
+        "kernel": f"{kernel.name}, digest {evidence.digest[:16]}",
+        "problem": str(result.problem),
+        "configuration": str(Configuration(result.configuration or {})),
+        "measured": f"{evidence.measured}, on {evidence.device} ({evidence.architecture})",
+        "with": ", ".join([*versions, conditions.get("confirmed_at", "")[:10]]),
+        "largest error": "the reference's own" if multiple is None else f"{multiple:.2g} times the reference's own",
+        "result": evidence.source,
+        "exported": f"{datetime.now(UTC):%Y-%m-%d} by tunebench {__version__}",
+    }
+    text = [
+        f"{kernel.name}, tuned by tunebench, in KernelBench's form: ModelNew takes the place of the reference's Model.",
+        "It needs torch and nvcc (and ninja, as all of torch's extensions do).",
+        "",
+        *_table(rows),
+        "",
+        *textwrap.wrap(_SERVED, _WIDTH - 2),
+    ]
+    if kernel.rewrites_algebra:
+        text += ["", *textwrap.wrap(_TWO_FORMS.format(measured=evidence.measured), _WIDTH - 2)]
+    return "\n".join(f"# {line}".rstrip() for line in text)
+
+
+def _table(rows: Mapping[str, str]) -> list[str]:
+    width = max(map(len, rows)) + 2
+    return [
+        line
+        for name, value in rows.items()
+        for line in textwrap.wrap(
+            f"{name:{width}}{value}", _WIDTH - 2, subsequent_indent=" " * width, break_long_words=False
+        )
+    ]
+
+
+def _ratio(figures: list[float]) -> str:
+    value, low, high = figures
+    return f"{value:#.4g}x [{low:#.4g}, {high:#.4g}]"

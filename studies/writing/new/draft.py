@@ -1,0 +1,364 @@
+"""The kernels that a problem can have: the blocks that fit it, and what of its operations the blocks' texts can say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import fx, nn
+
+from tunebench.kernels import blocks
+from tunebench.studies.writing.new.core import Core, Text, around, cut, result_of
+from tunebench.studies.writing.new.hidden_names import hidden_names
+from tunebench.studies.writing.new.layers import LAYERS, Layer, layers
+from tunebench.studies.writing.new.norms import RowsOf
+from tunebench.studies.writing.new.python_text import UnwritableError
+from tunebench.studies.writing.new.reduce import RowTranslator, keepdim_of, rows_of
+from tunebench.studies.writing.new.trace import Given, Traced, between, descendants, lies_in, shape_of, ways_to_give
+from tunebench.studies.writing.new.translate import Translator, UntranslatedError, called
+from tunebench.studies.writing.new.values import FUNCTIONS, SUM, Operands, Reach, Value
+from tunebench.tuner.errors import UserError
+from tunebench.tuner.space import CPP_WORDS
+
+BLOCKS = ("pointwise", "rows", "linear", "conv")
+"""The names that `--block` takes."""
+
+_CLASSES = {"pointwise": "Pointwise", "rows": "Rows", "linear": "Linear", "conv": "Conv"}
+_KINDS = {
+    "pointwise": ("per_feature", "per_row", "per_channel", "per_tensor"),
+    "linear": ("per_feature", "per_row", "per_tensor"),
+    "conv": ("per_channel", "per_tensor"),
+    "rows": ("per_feature", "per_row", "per_tensor"),
+    "groups": ("per_channel", "per_tensor"),
+}
+_FORMATS = {
+    "rows": (torch.contiguous_format,),
+    "conv": (torch.contiguous_format, torch.channels_last),
+}
+"""In which a block's input has to lie in memory, where it does not take any."""
+_NOTHING = "no block does any of its operations"
+_NORMS_BEHIND: Mapping[type | None, str] = {nn.BatchNorm1d: "batch_norm_at", nn.GroupNorm: "group_norm_at"}
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """The kernels that can be made for a problem.
+
+    Attributes:
+        cores: best first: layers by their arithmetic, then what leaves least to torch.
+        reason: why there are no others.
+        hidden: why there is none of a block whose attributes the model has too; empty where there is no such block.
+    """
+
+    cores: tuple[Core, ...]
+    reason: str
+    hidden: str = ""
+
+
+def draft(traced: Traced, wanted: str | None) -> Drafts:
+    """Draft the kernels for a traced problem.
+
+    Args:
+        wanted: of `BLOCKS`; None for what the problem's layers and operations propose.
+
+    Raises:
+        UserError: the problem has nothing that the wanted block could take.
+    """
+    if reason := _why_none(traced):
+        return Drafts((), reason)
+    proposed = [block for block in LAYERS if layers(traced, block)] + ["rows", "pointwise"]
+    cores: list[tuple[int, Core]] = []
+    hidden = ""
+    for block in [wanted] if wanted else proposed:
+        try:
+            if block in LAYERS:
+                core, arithmetic = _layer(traced, block), layers(traced, block)[0].operations
+            else:
+                core, arithmetic = _rows(traced) if block == "rows" else _pointwise(traced), 0
+            if names := hidden_names(traced.model, getattr(blocks, core.block), core.own_names):
+                reason = f"the model's own '{names[0]}' has the name of an attribute of blocks.{core.block}: rename it"
+                hidden = hidden or reason
+            elif core.block == "Pointwise" and core.left and len(core.done) < 2:
+                reason = f"a kernel of {core.done[0]} alone is no faster than torch's"
+            else:
+                cores.append((arithmetic, core))
+        except (UntranslatedError, UnwritableError) as error:
+            reason = str(error).split(". ", maxsplit=1)[0]
+    cores.sort(key=lambda one: (-one[0], len(one[1].left), bool(one[1].before)))
+    return Drafts(tuple(core for _, core in cores), reason, hidden)
+
+
+def _why_none(traced: Traced) -> str:
+    """Why no block is for a problem; empty where one may be."""
+    if traced.graph is None and traced.reason:
+        return traced.reason.split(". ", maxsplit=1)[0]
+    if traced.graph is None or result_of(traced.graph) is None:
+        return "the model does not return one tensor, as a block does"
+    if not isinstance(traced.inputs[0] if traced.inputs else None, torch.Tensor):
+        return "the first argument of forward is no tensor, as a block's is"
+    if traced.dtype is not None and not traced.dtype.is_floating_point:
+        return f"the model returns {str(traced.dtype).removeprefix('torch.')}, which no block writes"
+    return ""
+
+
+def _layer(traced: Traced, block: str) -> Core:
+    found = layers(traced, block)
+    if not found:
+        raise UserError(f"the problem has no {LAYERS[block].__name__} that the block {block} could take")
+    anchor = found[0].node
+
+    def make(given: Given) -> Core:
+        layer = found[0]
+        if given.name != traced.names[0]:
+            if block != "linear":
+                raise UntranslatedError(f"the argument '{given.name}'")  # such a layer takes the first one
+            layer = layer.as_product()
+
+        def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
+            """The attributes for as many of the nodes as have a place, and those."""
+            writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, layer, given, _KINDS[block])
+            done = _translated(anchor, nodes, writer.take)
+            return [("layer", layer.text(given.name)), *writer.attributes(done[-1])], done
+
+        return _cut_and_written(traced, block, anchor, given, write)
+
+    return _served(traced, found[0].given, make)
+
+
+def _served(traced: Traced, node: fx.Node, make: Callable[[Given], Core]) -> Core:
+    """The part that takes a value, in the first of the ways to give it that a block can serve.
+
+    A block serves no call with a tensor in front that it does not read.
+    """
+    error: Exception | None = None
+    for given in ways_to_give(traced, node):
+        try:
+            core = make(given)
+        except (UntranslatedError, UnwritableError) as raised:
+            error = raised
+            continue
+        if given.name == traced.names[0] or core.reads(traced.names[0]):
+            return core
+    raise error or UntranslatedError(f"the argument '{traced.names[0]}'")
+
+
+class _LayerWriter:
+    """The attributes of a block behind a layer, node by node."""
+
+    def __init__(self, traced: Traced, layer: Layer, given: Given, kinds: Collection[str]) -> None:
+        self.traced = traced
+        operands = Operands(set(traced.names))
+        self.translator = RowTranslator(traced, layer.node, given, "value", operands, kinds, RowsOf(1))
+        self.translator.keeps_parts = True
+        if layer.is_product and layer.bias is not None:
+            bias = self.translator.operands.name("per_feature", layer.bias)
+            self.translator.keep(layer.node, Value(f"value + {bias}", binds=SUM))
+
+    def take(self, node: fx.Node) -> None:
+        """Translate one.
+
+        Raises:
+            UntranslatedError: it has no place in the block.
+        """
+        if rows_of(node, self.traced) is not None:
+            raise UntranslatedError(called(node, self.traced.model))
+        self.translator.translate(node)
+
+    def attributes(self, last: fx.Node) -> Text:
+        """All, where this node's value is what the block makes."""
+        final = self.translator.finished(self.translator.values[last])
+        return [("function", final), *_operand_lines(self.translator.operands)]
+
+
+class _LinearWriter(_LayerWriter):
+    """The writer of `Linear`, which has a function, then a normalisation or reductions, then another function."""
+
+    def __init__(self, traced: Traced, layer: Layer, given: Given, kinds: Collection[str]) -> None:
+        super().__init__(traced, layer, given, kinds)
+        self.function: str | None = None
+        self.behind: Text = []
+
+    def take(self, node: fx.Node) -> None:
+        """Take a node as for any layer; a normalisation or the first reduction ends the first function."""
+        layer = self.traced.model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        attribute = _NORMS_BEHIND.get(type(layer))
+        if attribute is not None:
+            if self.function is not None:
+                raise UntranslatedError(f"a second {type(layer).__name__}")
+            self._end(_input_of(node))
+            self.behind = [(attribute, str(node.target))]
+            self.translator.values = {node: Value("value")}
+            return
+        if rows_of(node, self.traced) is not None:
+            if self.behind and self.behind[0][0] == "group_norm_at":
+                raise UntranslatedError(f"{called(node, self.traced.model)} behind GroupNorm")
+            if self.function is None:
+                self.translator.value(node.args[0])
+                self._end(_input_of(node))
+                self.translator.values = {_input_of(node): Value("value")}
+        self.translator.translate(node)
+
+    def _end(self, given: fx.Node) -> None:
+        self.function = self.translator.finished(self.translator.value(given))
+        self.translator.keeps_parts = False
+
+    def attributes(self, last: fx.Node) -> Text:
+        """All, where this node's value is what the block makes."""
+        if self.function is None:
+            return super().attributes(last)
+        result = self.translator.values[last]
+        lines: Text = [] if self.function == "value" else [("function", self.function)]
+        lines += [*self.behind, *_row_lines(self.traced, self.translator, last)]
+        if result.text != "value":
+            lines.append(("finish", result.text))
+        return [*lines, *_operand_lines(self.translator.operands)]
+
+
+def _row_lines(traced: Traced, translator: RowTranslator, last: fx.Node) -> Text:
+    """Return the attributes of a block that describe its reductions.
+
+    Raises:
+        UntranslatedError: the result has one value for each row, in a shape that the block does not make.
+    """
+    lines: Text = [("reductions", translator.reductions)] if translator.reductions else []
+    result, shape = translator.values[last], shape_of(last)
+    if result.reach is Reach.ROW:
+        keepdim = keepdim_of(shape or torch.Size(), translator.shape, translator.rows.dimensions)
+        if keepdim is None or translator.rows.groups:
+            raise UntranslatedError(f"{called(last, traced.model)} in such a shape")
+        lines += [("keepdim", True)] if keepdim else []
+    return lines
+
+
+def _rows(traced: Traced) -> Core:
+    """Reductions of rows of the argument of `forward`, or of what torch makes of it, and what is made of them."""
+    return _best(traced, _rows_from, "no reduction of rows")
+
+
+def _best(traced: Traced, write: Callable[[Traced, Given], Core], reason: str) -> Core:
+    """Return the part with most operations, of those that begin with each of the tensors."""
+    assert traced.graph is not None
+    best, reasons = None, []
+    for anchor in [node for node in traced.graph.nodes if node.op not in ("get_attr", "output") and shape_of(node)]:
+        try:
+            core = _served(traced, anchor, partial(write, traced))
+        except (UntranslatedError, UnwritableError) as error:
+            reasons.append(str(error))
+            continue
+        if best is None or len(core.left) < len(best.left):
+            best = core
+    if best is None:
+        raise UntranslatedError(next((one for one in reasons if one != reason), reason))
+    return best
+
+
+def _rows_from(traced: Traced, given: Given) -> Core:
+    assert traced.graph is not None
+    anchor = given.node
+    found = [rows_of(node, traced) for node in traced.graph.nodes if node in descendants(anchor)]
+    rows = next((one for one in found if one is not None), None)
+    if rows is None:
+        raise UntranslatedError("no reduction of rows")
+
+    def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
+        operands = Operands(set(traced.names))
+        kinds = _KINDS["groups" if rows.groups else "rows"]
+        translator = RowTranslator(traced, anchor, given, given.name, operands, kinds, rows)
+        done = _translated(anchor, nodes, translator.translate)
+        result = translator.values[done[-1]]
+        text: Text = [("function", result.text), *_operand_lines(operands)]
+        return [*_row_lines(traced, translator, done[-1]), *text, *rows.lines()], done
+
+    core = _cut_and_written(traced, "rows", anchor, given, write)
+    if core.attributes[0][0] != "reductions":
+        raise UntranslatedError("no reduction of rows")
+    return core
+
+
+def _pointwise(traced: Traced) -> Core:
+    """The part that begins with the argument of `forward`, or with what torch makes of it, and has most operations."""
+    return _best(traced, _pointwise_from, _NOTHING)
+
+
+def _pointwise_from(traced: Traced, given: Given) -> Core:
+    anchor = given.node
+    shape = shape_of(anchor)
+    assert shape is not None
+
+    def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
+        operands = Operands(set(traced.names))
+        translator = Translator(traced, anchor, given, given.name, operands, _KINDS["pointwise"], whole=True)
+        same = [node for node in nodes if shape_of(node) == shape]
+        done = _translated(anchor, same, translator.translate)
+        text = translator.finished(translator.values[done[-1]])
+        return [("function", text), *_operand_lines(operands)], done
+
+    core = _cut_and_written(traced, "pointwise", anchor, given, write)
+    if core.attributes[0][1] == given.name:
+        raise UntranslatedError(_NOTHING)
+    return core
+
+
+def _translated(anchor: fx.Node, nodes: Sequence[fx.Node], take: Callable[[fx.Node], None]) -> list[fx.Node]:
+    """The anchor, and those of the nodes behind it that have a place in the block."""
+    done = [anchor]
+    for node in nodes:
+        try:
+            take(node)
+        except UntranslatedError:
+            continue
+        done.append(node)
+    return done
+
+
+def _cut_and_written(
+    traced: Traced,
+    block: str,
+    anchor: fx.Node,
+    given: Given,
+    write: Callable[[Sequence[fx.Node]], tuple[Text, list[fx.Node]]],
+) -> Core:
+    """Translate all that depends on the anchor, find what of it can be cut out, and write that."""
+    assert traced.graph is not None
+    dependent = descendants(anchor)
+    nodes = [node for node in traced.graph.nodes if node in dependent and node.op != "output"]
+    _, translated = write(nodes)
+    last = cut(traced, anchor, given, translated)
+    inside = between(anchor, last)
+    attributes, _ = write([node for node in nodes if node in inside])
+    core = replace(around(traced, given, last), block=_CLASSES[block], attributes=attributes)
+    if core.before and block in _FORMATS and not lies_in(given.node, _FORMATS[block]):
+        *lines, last_line = core.before
+        strided = traced.free("strided")
+        made = last_line.replace("return", f"{strided} =", 1)
+        core = replace(core, before=(*lines, made, f"return {strided}.contiguous()"))
+    named = {
+        *FUNCTIONS,
+        *CPP_WORDS,
+        "features" if block in ("rows", "linear") else "",
+        "value" if block in LAYERS else "",
+    }
+    if unfit := [name for name in traced.names if name in named and core.reads(name)]:
+        raise UntranslatedError(f"the argument '{unfit[0]}', whose name means something else in a device function")
+    used = [name for name in traced.names[1:] if core.reads(name)]
+    if list(traced.names[1 : 1 + len(used)]) != used:
+        raise UntranslatedError(f"the argument '{traced.names[1]}'")  # a block takes no argument that it does not read
+    return core
+
+
+def _input_of(node: fx.Node) -> fx.Node:
+    given = node.args[0]
+    assert isinstance(given, fx.Node)
+    return given
+
+
+def _operand_lines(operands: Operands) -> Text:
+    lines: Text = []
+    for attribute, names in operands.by_attribute.items():
+        if all(name == path for name, path in names.items()):
+            lines.append((attribute, tuple(names)))
+        else:
+            lines.append((attribute, names))
+    return [*lines, *operands.computed.items()]
