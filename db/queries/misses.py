@@ -10,7 +10,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import problem_of
-from tunebench.db.entries.live import problem_facts
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.rows import Missed, MissRow
 from tunebench.db.schema import tables
@@ -32,7 +31,7 @@ def add_misses(database: Database, found: Iterable[Missed]) -> None:
                 "kernel": one.kernel,
                 "source_digest": one.source_digest,
                 "path": one.path,
-                "problem_id": writer.problem(problem_facts(one.problem)),
+                "problem_id": writer.problem(one.problem),
                 "device": one.device_name,
                 "architecture": one.architecture,
                 "calls": one.calls,

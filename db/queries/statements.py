@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from tunebench.db.entries.decode import configuration_of, problem_of, regime_of, status_of
 from tunebench.db.schema import tables
+from tunebench.db.schema.documents import ratio_of
 from tunebench.db.schema.views import (
     CONFIRMED_AT,
     CONFIRMED_MS,
@@ -196,12 +197,8 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
 
 
 def _ratio(won: Any, baseline: Baseline) -> Ratio | None:
-    """A comparison's speed-up over a baseline, from those in its document."""
     try:
-        one = won.get(baseline.value)
-        return one and Ratio(
-            float(one["ratio"]), float(one["low"]), float(one["high"]), one["rounds"], one["confidence"]
-        )
+        return ratio_of(won, baseline)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise DatabaseError(
             f"the database holds {won!r:.80} as a comparison: it was not written by tunebench"

@@ -251,7 +251,7 @@ class Build(Base):
     Attributes:
         code_sha256: digest of the binary.
         registers, spill_bytes, shared_bytes, seconds: from the document, see `schema.documents`.
-        document: `tunebench.db.entries.entry.BuildFacts`: the compiler's full output, and its figures of each entry
+        document: `tunebench.tuner.build.BuildRecord`: the compiler's full output, and its figures of each entry
             point.
     """
 
@@ -287,7 +287,7 @@ class Trial(Base):
     Attributes:
         environment_id: in force when the trial ran; a study may be resumed under a newer driver.
         status to message: how the trial stands, from the document, see `schema.documents`.
-        document: `tunebench.db.entries.entry.TrialFacts` but for what is shared with other trials.
+        document: `tunebench.db.entries.entry.RecordedTrial` but for what is shared with other trials.
     """
 
     __tablename__ = "tunebench_trials"
@@ -362,7 +362,7 @@ class Comparison(Base):
         conclusive: its rounds say how the best compares with the reference; where not, they confirm nothing.
         best_ms, over_BASELINE: the best's median, and how many times faster it is, from the document, see
             `schema.documents`.
-        document: `tunebench.db.entries.entry.ComparisonFacts` but for its environment and moment.
+        document: `tunebench.db.entries.entry.RecordedComparison` but for its environment and moment.
     """
 
     __tablename__ = "tunebench_comparisons"

@@ -22,7 +22,6 @@ import typer
 
 from tunebench.db.connection.database import Database, open_database, upgrade_database
 from tunebench.db.connection.engine import for_writing, locate, make_engine
-from tunebench.db.entries.live import device_facts, problem_facts
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.trials import Order, best, trials
 from tunebench.db.schema.documents import comparison_columns, trial_columns
@@ -95,9 +94,9 @@ def _add_parts(file: Path) -> None:
         writer = Writer(connection)
         writer.environment(Environment("0.1.0", "3.11", "2.9", "13.0", "580.1", "nvrtc", "Linux", "host"))
         for number in range(DEVICES):
-            writer.device(device_facts(_device(number)))
+            writer.device(_device(number))
         for number in range(PROBLEMS):
-            writer.problem(problem_facts(_problem(number)))
+            writer.problem(_problem(number))
     engine.dispose()
 
 
@@ -171,9 +170,9 @@ def _add_comparisons(connection: sqlite3.Connection) -> None:
     samples = [1.0 + place / 1000 for place in range(40)]
     contenders = {name: {"median_ms": 1.0, "samples_ms": samples} for name in ("best", *won)}
     document = {"contenders": contenders, "speed_ups": won}
-    names = ("study_id", "configuration_id", "environment_id", "concluded_at", "conclusive", "document")
+    names = ("study_id", "configuration_id", "environment_id", "concluded_at", "document")
     fastest = connection.execute(
-        "SELECT study_id, configuration_id, 1, max(recorded_at), 1 FROM (SELECT study_id, configuration_id, "
+        "SELECT study_id, configuration_id, 1, max(recorded_at) FROM (SELECT study_id, configuration_id, "
         "recorded_at, row_number() OVER (PARTITION BY study_id ORDER BY median_ms) AS place FROM tunebench_trials "
         "WHERE status = 'correct') WHERE place = 1 GROUP BY study_id"
     ).fetchall()

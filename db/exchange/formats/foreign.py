@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
-from tunebench.db.entries.entry import Entry, entry_of
+from tunebench.db.entries.codec import value_of
+from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.exchange.formats.base import FormatName, ImportOptions
 from tunebench.tuner.build import CompilerName
@@ -112,7 +113,7 @@ class ForeignTrial:
             "seconds": self.seconds,
             "message": message,
         }
-        return entry_of({"study": study, "trial": trial})
+        return value_of(Entry, {"study": study, "trial": trial})
 
 
 def _device(name: str, architecture: str) -> dict[str, Any]:
