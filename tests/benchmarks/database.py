@@ -7,6 +7,7 @@ in bulk with SQL, not through studies: what is measured is reading.
 
 from __future__ import annotations
 
+import functools
 import json
 import sqlite3
 import statistics
@@ -41,6 +42,18 @@ DEVICES = 5
 _CONFIGURATIONS = 2_000
 _SAMPLES = 20
 _MOMENT = "2026-01-01T00:00:00.000000+00:00"
+
+
+_IN_SQL = {
+    "best on a device": "SELECT kernel, problem, configuration, median_ms, over_reference, over_reference_low "
+    "FROM best WHERE device = 'GPU 1'",
+    "leaderboard of a problem": "SELECT place, times_fastest, configuration, registers FROM leaderboard "
+    "WHERE kernel = 'kernel_1' AND problem ->> '$.axes.rows' = 4096 AND place <= 10",
+    "trials by status": "SELECT status, count(*), min(message) FROM trials_flat GROUP BY status",
+    "a tunable against the time": "SELECT configuration ->> 'block', min(median_ms) FROM trials_flat "
+    "WHERE kernel = 'kernel_1' AND status = 'correct' GROUP BY 1",
+}
+"""The questions of docs/database.md."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +220,13 @@ def questions(database: Database) -> Iterator[tuple[str, Callable[[], list[Any]]
     yield "trials since a day", lambda: trials(database, since=_at(1_776_000_000))
     yield "trials of an hour", lambda: trials(database, since=_at(1_770_000_000), until=_at(1_770_003_600))
     yield "trials of no status there", lambda: trials(database, status=TrialStatus.TIMEOUT)
+    for name, sql in _IN_SQL.items():
+        yield f"SQL: {name}", functools.partial(_rows_of, database, sql)
+
+
+def _rows_of(database: Database, sql: str) -> list[Any]:
+    with database.reading() as connection:
+        return list(connection.exec_driver_sql(sql))
 
 
 def measure(database: Database, rounds: int) -> list[Timing]:
