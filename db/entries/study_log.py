@@ -10,14 +10,14 @@ from sqlalchemy.orm import aliased
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.claims import Claims
-from tunebench.db.entries.decode import configuration_of, status_of
+from tunebench.db.entries.decode import configuration_of, member_of
 from tunebench.db.entries.entry import STUDY_WORDS, LateRefusal, RecordedComparison, RecordedStudy, RecordedTrial
 from tunebench.db.entries.reader import own_origin, reading
 from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.db.schema import tables
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.result import Comparison, Stage, TrialResult
+from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.history import PastTrial, StudyDescription
 
@@ -220,4 +220,4 @@ _TRIED = select(
 
 
 def _past(number: int, key: str, status: str, median_ms: float | None, clock: str | None) -> PastTrial:
-    return PastTrial(number, configuration_of(key), status_of(status), median_ms, clock)
+    return PastTrial(number, configuration_of(key), member_of(TrialStatus, status), median_ms, clock)

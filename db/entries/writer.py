@@ -188,13 +188,10 @@ class Writer:
         number = self._connection.scalar(query)
         created = number is None
         if number is None:
-            self._add_shared(table, [identity | rest])
+            self._connection.execute(self._adding(table), identity | rest)
             number = self._connection.execute(query).scalar_one()
         self._known[place] = int(number)
         return int(number), created
-
-    def _add_shared(self, table: type[tables.Base], rows: Sequence[Values]) -> None:
-        self._connection.execute(self._adding(table), list(rows))
 
     def _adding(self, table: type[tables.Base], *returning: str) -> Insert:
         return _insert_unless_there(self._connection.dialect.name, table, *returning)

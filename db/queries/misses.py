@@ -15,6 +15,9 @@ from tunebench.db.queries.rows import Missed, MissRow
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
 
+_ALIKE = ("kernel", "source_digest", "path", "architecture", "calls", "first_at", "last_at", "served")
+"""Columns that a row of an answer has under the same names."""
+
 
 def add_misses(database: Database, found: Iterable[Missed]) -> None:
     """Add to the counts.
@@ -89,17 +92,10 @@ def misses(
     with database.reading() as connection:
         return [
             MissRow(
-                kernel=row.kernel,
-                source_digest=row.source_digest,
-                path=row.path,
+                **{name: getattr(row, name) for name in _ALIKE},
                 problem=problem_of(row.key, row.dtype, row.axes, row.options),
                 device_name=row.device,
-                architecture=row.architecture,
-                calls=row.calls,
-                first_at=row.first_at,
-                last_at=row.last_at,
                 tuned=bool(row.tuned),
-                served=row.served,
             )
             for row in connection.execute(query)
         ]

@@ -17,6 +17,7 @@ from tunebench.db.entries.reader import StudyFilter, scan
 from tunebench.db.exchange.files import export_file, import_file
 from tunebench.db.exchange.formats import FORMATS, FormatName, ImportOptions
 from tunebench.db.exchange.formats.base import FormatError
+from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.trials import best, trials
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.result import TrialStatus
@@ -96,6 +97,10 @@ def test_every_status_comes_back(database: Database, exported: Path) -> None:
     )
     failed = found[TrialStatus.CORRECTNESS].trial
     assert failed is not None and failed.result.message == "no good" and failed.result.verdict is not None
+    # Whatever another tuner leaves out, each can be shown.
+    shown = {row.status: trial_details(database, row.trial_id).verdict for row in trials(database, sampler="imported")}
+    refusal = shown[TrialStatus.CORRECTNESS]
+    assert refusal is not None and (refusal.passed, refusal.stages, refusal.errors) == (False, (), None)
 
 
 def test_foreign_results_are_never_chosen_at_run_time(database: Database, exported: Path) -> None:
