@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 import enum
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tunebench.tuner.signature import Signature
@@ -87,6 +88,39 @@ class Build:
     seconds: float
     cached: bool = False
     signatures: Mapping[str, Signature] = field(default_factory=dict, repr=False)
+
+    @property
+    def code_sha256(self) -> str:
+        """SHA-256 of the binary, in hexadecimal digits."""
+        return hashlib.sha256(self.code).hexdigest()
+
+    @property
+    def code_bytes(self) -> int:
+        """Size of the binary."""
+        return len(self.code)
+
+    @property
+    def record(self) -> BuildRecord:
+        """The facts about the build that are recorded."""
+        return BuildRecord(**{one.name: getattr(self, one.name) for one in fields(BuildRecord)})
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """A build as results have it: its facts without its binary, see `Build`.
+
+    Attributes:
+        code_sha256, code_bytes: digest and size of the binary.
+    """
+
+    variant_digest: str
+    compiler: CompilerName
+    compiler_version: str
+    code_sha256: str
+    code_bytes: int
+    log: str = field(repr=False)
+    seconds: float
+    figures: Mapping[str, KernelFigures]
 
 
 class DriverLaunch(NamedTuple):

@@ -109,7 +109,8 @@ class Verdict:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if self.passed != all(stage.passed for stage in self.stages):
+        # Another tuner's refusal has no stages.
+        if self.stages and self.passed != all(stage.passed for stage in self.stages):
             raise ValueError("a verdict passes exactly when all its stages do")
         if self.passed == bool(self.reason):
             raise ValueError("a refusal has a reason and a pass has none")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, TableClause, column, insert, inspect, select, text
@@ -19,8 +19,6 @@ from tunebench.db.schema.columns import Json, Moment, Truth
 from tunebench.db.schema.creation import create
 from tunebench.db.schema.documents import build_columns, comparison_columns, trial_columns
 from tunebench.db.schema.views import VIEWS
-from tunebench.tuner.result import Baseline, Ratio, is_conclusive
-from tunebench.tuner.timing.statistics import control_of
 
 REVISIONS = tuple(f"{number:04}" for number in range(1, 10))
 
@@ -164,7 +162,6 @@ class _Older:
                 },
                 "speed_ups": {one.pop("baseline"): _finite(one) for one in speed_ups[kept["id"]]},
             }
-            kept["conclusive"] = _is_conclusive(document)
             yield kept | comparison_columns(document) | {"document": document}
 
     def go_on_counting(self) -> None:
@@ -220,12 +217,3 @@ def _finite(values: Row) -> Row:
         name: ("Infinity" if value > 0 else "-Infinity") if isinstance(value, float) and math.isinf(value) else value
         for name, value in values.items()
     }
-
-
-def _is_conclusive(document: Mapping[str, Any]) -> bool:
-    samples = {name: tuple(one["samples_ms"]) for name, one in document["contenders"].items()}
-    over = document["speed_ups"].get(Baseline.REFERENCE.value)
-    if over is None:
-        return is_conclusive(control_of(samples), None)
-    ratio, low, high = (float(over[name]) for name in ("ratio", "low", "high"))
-    return is_conclusive(control_of(samples), Ratio(ratio, low, high, over["rounds"], over["confidence"]))

@@ -24,10 +24,9 @@ from typing import TypeAlias
 from sqlalchemy import Connection, case, func, select, tuple_
 
 from tunebench.db.connection.database import Database
-from tunebench.db.entries.entry import ComparisonFacts, Entry, Origin, StudyFacts, TrialFacts
+from tunebench.db.entries.entry import Entry, Origin, RecordedComparison, RecordedStudy, RecordedTrial
 from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.db.schema import tables
-from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.result import TrialStatus
 
 _BATCH = 1000
@@ -104,11 +103,11 @@ class _Batches:
         studies_before = self._writer.studies_added
         pairs = [(self._writer.study(entry.study), entry) for entry in batch]
         trials = [(study_id, entry.study, entry.trial) for study_id, entry in pairs if entry.trial is not None]
-        keys = [Configuration(trial.configuration).key for _, _, trial in trials]
+        keys = [trial.result.configuration.key for _, _, trial in trials]
         numbers = self._writer.configurations(keys)
         places = _Places(self._connection, {study_id for study_id, _, _ in trials}, set(numbers.values()))
-        new: list[tuple[int, int, TrialFacts]] = []
-        found: list[tuple[int, int, TrialFacts]] = []
+        new: list[tuple[int, int, RecordedTrial]] = []
+        found: list[tuple[int, int, RecordedTrial]] = []
         conflicts = 0
         for (study_id, study, trial), key in zip(trials, keys, strict=True):
             place, is_new = self._place(places, study_id, study, numbers[key], trial)
@@ -122,7 +121,7 @@ class _Batches:
         return Added(studies, len(new), comparisons, len(found), conflicts, refused)
 
     def _place(
-        self, places: _Places, study_id: int, study: StudyFacts, configuration_id: int, trial: TrialFacts
+        self, places: _Places, study_id: int, study: RecordedStudy, configuration_id: int, trial: RecordedTrial
     ) -> tuple[int, bool]:
         """The study that a trial belongs to, and whether it is new there."""
         outcome = _outcome_of(trial)
@@ -134,7 +133,7 @@ class _Batches:
         places.take(study_id, configuration_id, outcome)
         return study_id, True
 
-    def _add_trials(self, new: Sequence[tuple[int, int, TrialFacts]]) -> None:
+    def _add_trials(self, new: Sequence[tuple[int, int, RecordedTrial]]) -> None:
         numbers = self._numbers([(study_id, trial.number) for study_id, _, trial in new])
         self._writer.add_trials(
             [
@@ -169,7 +168,7 @@ class _Batches:
             self._next_numbers[study_id] = 0 if largest is None else largest + 1
         return self._next_numbers[study_id]
 
-    def _refuse(self, refused: Sequence[tuple[int, int, TrialFacts]]) -> int:
+    def _refuse(self, refused: Sequence[tuple[int, int, RecordedTrial]]) -> int:
         """Refuse trials that are there, unless they were refused before; how many."""
         if not refused:
             return 0
@@ -179,13 +178,13 @@ class _Batches:
         found = {number: refusals[study_id, tried] for number, study_id, tried in self._connection.execute(query)}
         return self._writer.refuse({number: one for number, one in found.items() if one is not None})
 
-    def _add_comparisons(self, study_id: int, configuration_id: int, trial: TrialFacts) -> int:
+    def _add_comparisons(self, study_id: int, configuration_id: int, trial: RecordedTrial) -> int:
         """Add the comparisons that are not there yet, and return how many."""
         query = select(tables.Comparison.concluded_at).where(
             tables.Comparison.study_id == study_id, tables.Comparison.configuration_id == configuration_id
         )
         there = set(self._connection.scalars(query))
-        new: dict[datetime, ComparisonFacts] = {
+        new: dict[datetime, RecordedComparison] = {
             one.concluded_at: one for one in trial.comparisons if one.concluded_at not in there
         }
         for comparison in new.values():
@@ -229,6 +228,7 @@ class _Places:
         self._loaded |= studies
 
 
-def _outcome_of(trial: TrialFacts) -> Outcome:
+def _outcome_of(trial: RecordedTrial) -> Outcome:
     """Return the fields that distinguish a trial from another one of its configuration in its study."""
-    return trial.recorded_at, trial.status.value, trial.measurement.median_ms if trial.measurement else None
+    result = trial.result
+    return trial.recorded_at, result.status.value, result.measurement.median_ms if result.measurement else None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from functools import lru_cache
+from typing import TypeVar
 
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import CacheRegime, TrialStatus
+
+_Kind = TypeVar("_Kind", bound=StrEnum)
 
 
 def problem_of(key: str, dtype: str, axes: object, options: object) -> Problem:
@@ -53,28 +56,16 @@ def configuration_of(key: str) -> Configuration:
     return Configuration(values)
 
 
-def status_of(name: str) -> TrialStatus:
-    """The status of that name.
+def member_of(kind: type[_Kind], name: str) -> _Kind:
+    """The member of an enumeration that a name says.
 
     Raises:
         DatabaseError: there is none.
     """
     try:
-        return TrialStatus(name)
+        return kind(name)
     except ValueError:
-        raise _mismatch(name, "a status") from None
-
-
-def regime_of(name: str) -> CacheRegime:
-    """The cache regime of that name.
-
-    Raises:
-        DatabaseError: there is none.
-    """
-    try:
-        return CacheRegime(name)
-    except ValueError:
-        raise _mismatch(name, "a cache regime") from None
+        raise _mismatch(name, f"a {kind.__name__}") from None
 
 
 def speed_up_of(*figures: object) -> tuple[float, float, float] | None:

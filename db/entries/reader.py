@@ -6,19 +6,21 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Select, func, select, tuple_
 
 from tunebench.db.connection.database import Database
-from tunebench.db.entries import entry as parts
-from tunebench.db.entries.entry import Entry, entry_of, part_of
+from tunebench.db.entries.codec import parts_of, value_of
+from tunebench.db.entries.entry import Entry, Origin, RecordedComparison, RecordedStudy, RecordedTrial
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.schema import tables
 from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import DatabaseError, UserError
+from tunebench.tuner.problem import Problem
 
 _PAGE = 500
 """Trials at a time: their compilers' logs are in memory as well, and every table takes one query."""
@@ -99,12 +101,12 @@ def reading(database: Database) -> Iterator[Reader]:
         yield Reader(connection)
 
 
-def own_origin(connection: Connection) -> parts.Origin:
+def own_origin(connection: Connection) -> Origin:
     """The origin of studies that begin in this database."""
     own = connection.execute(
         select(tables.Origin.uid, tables.Origin.created_at).where(tables.Origin.id == tables.OWN_ORIGIN)
     )
-    return parts.Origin(*own.one())
+    return Origin(*own.one())
 
 
 @contextmanager
@@ -150,12 +152,8 @@ def _rows(connection: Connection, query: Select[Any]) -> list[Values]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def _names(part: type) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(part))
-
-
-def _only(row: Values, names: Iterable[str]) -> Values:
-    return {name: row[name] for name in names if name in row}
+def _only(row: Values, part: type) -> Values:
+    return {one.name: row[one.name] for one in parts_of(part) if one.name in row}
 
 
 class Reader:
@@ -166,10 +164,10 @@ class Reader:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._studies: dict[int, Values] = {}
-        self._environments: dict[int, Values] = {}
+        self._studies: dict[int, RecordedStudy] = {}
+        self._environments: dict[int, Environment] = {}
 
-    def trial(self, trial_id: int) -> tuple[parts.StudyFacts, parts.TrialFacts] | None:
+    def trial(self, trial_id: int) -> tuple[RecordedStudy, RecordedTrial] | None:
         """One trial with everything about it, and its study; None where there is none of that number."""
         page = _rows(self.connection, select(*tables.Trial.__table__.columns).where(tables.Trial.id == trial_id))
         for entry in self.entries(page):
@@ -177,27 +175,30 @@ class Reader:
             return entry.study, entry.trial
         return None
 
-    def study(self, study_id: int) -> parts.StudyFacts:
+    def study(self, study_id: int) -> RecordedStudy:
         """The study of that number."""
         (study,) = self.studies([study_id])
         return study
 
-    def studies(self, study_ids: Sequence[int]) -> Iterator[parts.StudyFacts]:
+    def studies(self, study_ids: Sequence[int]) -> Iterator[RecordedStudy]:
         """The studies of these numbers, in their order."""
         for start in range(0, len(study_ids), _PAGE):
             page = study_ids[start : start + _PAGE]
             self._load_studies(page)
-            yield from (part_of(parts.StudyFacts, self._studies[study_id]) for study_id in page)
+            yield from (self._studies[study_id] for study_id in page)
 
     def environment(self, environment_id: int) -> Environment:
         """The environment of that number."""
-        return part_of(parts.EnvironmentFacts, self._environment(environment_id))
+        if environment_id not in self._environments:
+            row = self._by_id(tables.Environment, [environment_id])[environment_id]
+            self._environments[environment_id] = value_of(Environment, _only(row, Environment))
+        return self._environments[environment_id]
 
-    def comparison(self, comparison_id: int) -> tuple[Configuration, parts.ComparisonFacts]:
+    def comparison(self, comparison_id: int) -> tuple[Configuration, RecordedComparison]:
         """The comparison of that number, and the configuration that won it."""
         row = self._by_id(tables.Comparison, [comparison_id])[comparison_id]
         won = self._by_id(tables.Configuration, [row["configuration_id"]])[row["configuration_id"]]
-        return Configuration(_configuration(won["key"])), part_of(parts.ComparisonFacts, self._comparison(row))
+        return Configuration(_configuration(won["key"])), self._comparison(row)
 
     def entries(self, page: list[Values]) -> Iterator[Entry]:
         """The trials of these rows of their table."""
@@ -210,36 +211,34 @@ class Reader:
             trial = _document(row) | {
                 "number": row["number"],
                 "configuration": _configuration(configurations[row["configuration_id"]]["key"]),
-                "environment": self._environment(row["environment_id"]),
+                "environment": self.environment(row["environment_id"]),
                 "build": build and _document(build),
                 "recorded_at": row["recorded_at"],
                 "comparisons": comparisons.get((row["study_id"], row["configuration_id"]), []),
             }
-            yield entry_of({"study": self._studies[row["study_id"]], "trial": trial})
+            try:
+                recorded = value_of(RecordedTrial, trial)
+            except EntryError as error:
+                raise EntryError(f"trial {row['id']}: {error}") from None
+            yield Entry(self._studies[row["study_id"]], recorded)
 
     def _load_studies(self, study_ids: Iterable[int]) -> None:
         rows = self._by_id(tables.Study, set(study_ids) - self._studies.keys())
         shared = [
             (name, part, self._by_id(table, {row[f"{name}_id"] for row in rows.values()}))
             for name, table, part in (
-                ("origin", tables.Origin, parts.Origin),
-                ("problem", tables.Problem, parts.ProblemFacts),
-                ("device", tables.Device, parts.DeviceFacts),
+                ("origin", tables.Origin, Origin),
+                ("problem", tables.Problem, Problem),
+                ("device", tables.Device, Device),
             )
         ]
         for study_id, row in rows.items():
-            shared_parts = {name: _only(known[row[f"{name}_id"]], _names(part)) for name, part, known in shared}
-            self._studies[study_id] = _only(row, _names(parts.StudyFacts)) | shared_parts
-
-    def _environment(self, environment_id: int) -> Values:
-        if environment_id not in self._environments:
-            row = self._by_id(tables.Environment, [environment_id])[environment_id]
-            self._environments[environment_id] = _only(row, _names(Environment))
-        return self._environments[environment_id]
+            shared_parts = {name: _only(known[row[f"{name}_id"]], part) for name, part, known in shared}
+            self._studies[study_id] = value_of(RecordedStudy, _only(row, RecordedStudy) | shared_parts)
 
     def _comparisons(
         self, studies: Collection[int], configurations: Collection[int]
-    ) -> dict[tuple[int, int], list[Values]]:
+    ) -> dict[tuple[int, int], list[RecordedComparison]]:
         """By study and configuration, oldest first. A study has few, so that all of its are looked at."""
         query = select(*tables.Comparison.__table__.columns).where(tables.Comparison.study_id.in_(studies))
         ordered = query.order_by(tables.Comparison.concluded_at, tables.Comparison.id)
@@ -249,9 +248,9 @@ class Reader:
             found[row["study_id"], row["configuration_id"]].append(self._comparison(row))
         return found
 
-    def _comparison(self, row: Values) -> Values:
-        own = {"environment": self._environment(row["environment_id"]), "concluded_at": row["concluded_at"]}
-        return _document(row) | own
+    def _comparison(self, row: Values) -> RecordedComparison:
+        own = {"environment": self.environment(row["environment_id"]), "concluded_at": row["concluded_at"]}
+        return value_of(RecordedComparison, _document(row) | own)
 
     def _by_id(self, table: type[tables.Base], numbers: Iterable[int]) -> _Rows:
         distinct = sorted(set(numbers))

@@ -10,15 +10,14 @@ from sqlalchemy.orm import aliased
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.claims import Claims
-from tunebench.db.entries.decode import configuration_of, status_of
-from tunebench.db.entries.entry import STUDY_WORDS
-from tunebench.db.entries.live import comparison_facts, late_refusal_facts, result_of, study_facts, trial_facts
+from tunebench.db.entries.decode import configuration_of, member_of
+from tunebench.db.entries.entry import STUDY_WORDS, LateRefusal, RecordedComparison, RecordedStudy, RecordedTrial
 from tunebench.db.entries.reader import own_origin, reading
 from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.db.schema import tables
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.result import Comparison, Stage, TrialResult
+from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.history import PastTrial, StudyDescription
 
@@ -42,7 +41,8 @@ def open_study(
         writer = Writer(connection)
         study_id = connection.scalar(study_of(description))
         if study_id is None:
-            study_id = writer.study(study_facts(description, own_origin(connection), datetime.now(UTC), warm_starts))
+            origin, now = own_origin(connection), datetime.now(UTC)
+            study_id = writer.study(RecordedStudy.of(description, origin, now, warm_starts))
         return StudyLog(database, study_id, environment, writer.environment(environment))
 
 
@@ -95,7 +95,7 @@ class StudyLog:
         with reading(self._database) as reader:
             found = reader.trial(self._trial_id(reader.connection, number))
         assert found is not None
-        return result_of(found[1])
+        return found[1].standing
 
     def claim(self, configuration: Configuration) -> bool:
         """Take a configuration for this process, until it is recorded or `release`d or the process ends.
@@ -142,8 +142,8 @@ class StudyLog:
             number, tried = connection.execute(_PLACE, place).one()
             if tried:
                 return None
-            facts = trial_facts(number, result, self._environment, datetime.now(UTC))
-            writer.add_trials([PlacedTrial(self.study_id, configuration_id, number, facts)])
+            trial = RecordedTrial.of(number, result, self._environment, datetime.now(UTC))
+            writer.add_trials([PlacedTrial(self.study_id, configuration_id, number, trial)])
             return int(number)
 
     def refuse(self, number: int, stage: Stage) -> None:
@@ -152,7 +152,7 @@ class StudyLog:
         Raises:
             DatabaseError: the database cannot be written, or refuses it.
         """
-        refusal = late_refusal_facts(stage, datetime.now(UTC))
+        refusal = LateRefusal(stage.name, stage.seconds, stage.detail, datetime.now(UTC))
         with self._database.writing() as connection:
             self._writer(connection).refuse({self._trial_id(connection, number): refusal})
 
@@ -169,9 +169,9 @@ class StudyLog:
             latest = connection.scalar(_LATEST_CONCLUDED, {"study_id": self.study_id})
             now = datetime.now(UTC)
             moment = now if latest is None else max(now, latest + timedelta(microseconds=1))
-            facts = comparison_facts(comparison, self._environment, moment)
+            recorded = RecordedComparison.of(comparison, self._environment, moment)
             writer = self._writer(connection)
-            writer.add_comparison(self.study_id, writer.configurations([key])[key], facts)
+            writer.add_comparison(self.study_id, writer.configurations([key])[key], recorded)
 
     def _writer(self, connection: Connection) -> Writer:
         return Writer(connection, {self._environment: self._environment_id})
@@ -220,4 +220,4 @@ _TRIED = select(
 
 
 def _past(number: int, key: str, status: str, median_ms: float | None, clock: str | None) -> PastTrial:
-    return PastTrial(number, configuration_of(key), status_of(status), median_ms, clock)
+    return PastTrial(number, configuration_of(key), member_of(TrialStatus, status), median_ms, clock)

@@ -14,10 +14,19 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection, Insert, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tunebench.db.entries import entry as parts
-from tunebench.db.entries.live import conclusive
+from tunebench.db.entries.codec import document_of
+from tunebench.db.entries.entry import (
+    STUDY_WORDS,
+    LateRefusal,
+    Origin,
+    RecordedComparison,
+    RecordedStudy,
+    RecordedTrial,
+)
 from tunebench.db.schema import tables
 from tunebench.db.schema.documents import build_columns, comparison_columns, trial_columns
+from tunebench.tuner.build import BuildRecord
+from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
@@ -25,6 +34,9 @@ from tunebench.tuner.result import TrialStatus
 Values: TypeAlias = dict[str, Any]
 _Identity: TypeAlias = tuple[Any, ...]
 
+# A row's document is without what the row refers to or has in columns of its own.
+_BESIDE_TRIAL = ("number", "configuration", "environment", "build", "recorded_at", "comparisons")
+_BESIDE_COMPARISON = ("environment", "concluded_at")
 _BUILD_IDENTITY = ("variant_digest", "compiler", "compiler_version", "code_sha256")
 
 
@@ -35,7 +47,7 @@ class PlacedTrial:
     study_id: int
     configuration_id: int
     number: int
-    facts: parts.TrialFacts
+    trial: RecordedTrial
 
 
 class Writer:
@@ -54,18 +66,18 @@ class Writer:
         self._known: dict[tuple[str, _Identity], int] = {}
         self._environments = dict(environments or {})
 
-    def study(self, study: parts.StudyFacts) -> int:
+    def study(self, study: RecordedStudy) -> int:
         """The number of a study."""
         identity = {
             "origin_id": self._origin(study.origin),
             "problem_id": self.problem(study.problem),
             "device_id": self.device(study.device),
-        } | {name: getattr(study, name) for name in parts.STUDY_WORDS}
+        } | {name: getattr(study, name) for name in STUDY_WORDS}
         number, created = self._find_or_add(tables.Study, identity, _beginning(study))
         self.studies_added += created
         return number
 
-    def device(self, device: parts.DeviceFacts) -> int:
+    def device(self, device: Device) -> int:
         """The number of a device."""
         return self._digested(tables.Device, device)
 
@@ -91,24 +103,24 @@ class Writer:
         """Add trials with their builds; their comparisons apart."""
         if not trials:
             return
-        builds = self._builds([trial.facts.build for trial in trials])
+        builds = self._builds([placed.trial.build for placed in trials])
         rows = []
-        for trial, build_id in zip(trials, builds, strict=True):
-            document = parts.document_of(trial.facts)
+        for placed, build_id in zip(trials, builds, strict=True):
+            document = document_of(placed.trial, *_BESIDE_TRIAL)
             place = {
-                "study_id": trial.study_id,
-                "number": trial.number,
-                "configuration_id": trial.configuration_id,
-                "environment_id": self.environment(trial.facts.environment),
+                "study_id": placed.study_id,
+                "number": placed.number,
+                "configuration_id": placed.configuration_id,
+                "environment_id": self.environment(placed.trial.environment),
                 "build_id": build_id,
-                "recorded_at": trial.facts.recorded_at,
+                "recorded_at": placed.trial.recorded_at,
             }
             rows.append(place | trial_columns(document) | {"document": document})
         self._connection.execute(_insert(tables.Trial), rows)
 
-    def refuse(self, refusals: Mapping[int, parts.LateRefusalFacts]) -> int:
+    def refuse(self, refusals: Mapping[int, LateRefusal]) -> int:
         """Refuse correct trials by their numbers, unless they were refused before; how many."""
-        table, refused = tables.Trial, {number: parts.document_of(one) for number, one in refusals.items()}
+        table, refused = tables.Trial, {number: document_of(one) for number, one in refusals.items()}
         unrefused, changed = table.status != TrialStatus.CORRECTNESS, 0
         query = select(table.id, table.document).where(table.id.in_(refusals), unrefused)
         for number, found in self._connection.execute(query).all():
@@ -119,7 +131,7 @@ class Writer:
             changed += row.rowcount
         return changed
 
-    def _builds(self, listed: Sequence[parts.BuildFacts | None]) -> list[int | None]:
+    def _builds(self, listed: Sequence[BuildRecord | None]) -> list[int | None]:
         """The numbers of builds, in order. Of two with one identity the first one's log and seconds are kept."""
         by_identity = {_build_identity(build): build for build in reversed(listed) if build is not None}
         known = self._known_builds(by_identity)
@@ -134,20 +146,19 @@ class Writer:
                 known |= self._known_builds({_build_identity(build): build for build in missing})
         return [None if build is None else known[_build_identity(build)] for build in listed]
 
-    def _known_builds(self, builds: Mapping[_Identity, parts.BuildFacts]) -> dict[_Identity, int]:
+    def _known_builds(self, builds: Mapping[_Identity, BuildRecord]) -> dict[_Identity, int]:
         digests = sorted({build.variant_digest for build in builds.values()})
         rows = self._connection.execute(_BUILDS, {"digests": digests}) if digests else ()
         return {tuple(identity): number for number, *identity in rows}
 
-    def add_comparison(self, study_id: int, configuration_id: int, comparison: parts.ComparisonFacts) -> None:
+    def add_comparison(self, study_id: int, configuration_id: int, comparison: RecordedComparison) -> None:
         """Add a comparison with its samples and ratios."""
-        document = parts.document_of(comparison)
+        document = document_of(comparison, *_BESIDE_COMPARISON)
         place = {
             "study_id": study_id,
             "configuration_id": configuration_id,
             "environment_id": self.environment(comparison.environment),
             "concluded_at": comparison.concluded_at,
-            "conclusive": conclusive(comparison),
         }
         row = place | comparison_columns(document) | {"document": document}
         self._connection.execute(_insert(tables.Comparison), row)
@@ -155,15 +166,14 @@ class Writer:
     def _numbers_of(self, statement: Any, values: Values | Sequence[Values]) -> dict[str, int]:
         return {key: number for key, number in self._connection.execute(statement, values)}  # noqa: C416
 
-    def _origin(self, origin: parts.Origin) -> int:
+    def _origin(self, origin: Origin) -> int:
         return self._find_or_add(tables.Origin, {"uid": origin.uid}, {"created_at": origin.created_at})[0]
 
-    def problem(self, problem: parts.ProblemFacts) -> int:
+    def problem(self, problem: Problem) -> int:
         """The number of a problem."""
-        key = Problem(problem.axes, problem.dtype, problem.options).key
-        return self._find_or_add(tables.Problem, {"key": key}, dict(vars(problem)))[0]
+        return self._find_or_add(tables.Problem, {"key": problem.key}, document_of(problem))[0]
 
-    def _digested(self, table: type[tables.Device | tables.Environment], facts: parts.DeviceFacts | Environment) -> int:
+    def _digested(self, table: type[tables.Device | tables.Environment], facts: Device | Environment) -> int:
         """Digests are made here from the facts: one from outside could give a device another one's results."""
         columns = {name: getattr(facts, name) for name in tables.digested_columns(table)}
         return self._find_or_add(table, {"digest": tables.digest_of(table, facts)}, columns)[0]
@@ -178,13 +188,10 @@ class Writer:
         number = self._connection.scalar(query)
         created = number is None
         if number is None:
-            self._add_shared(table, [identity | rest])
+            self._connection.execute(self._adding(table), identity | rest)
             number = self._connection.execute(query).scalar_one()
         self._known[place] = int(number)
         return int(number), created
-
-    def _add_shared(self, table: type[tables.Base], rows: Sequence[Values]) -> None:
-        self._connection.execute(self._adding(table), list(rows))
 
     def _adding(self, table: type[tables.Base], *returning: str) -> Insert:
         return _insert_unless_there(self._connection.dialect.name, table, *returning)
@@ -213,15 +220,15 @@ def _insert_unless_there(dialect: str, table: type[tables.Base], *returning: str
     return adding.returning(*(table.__table__.c[name] for name in returning)) if returning else adding
 
 
-def _beginning(study: parts.StudyFacts) -> Values:
-    warm_starts = None if study.warm_starts is None else [dict(vars(one)) for one in study.warm_starts]
+def _beginning(study: RecordedStudy) -> Values:
+    warm_starts = None if study.warm_starts is None else [document_of(one) for one in study.warm_starts]
     return {"begun_at": study.begun_at, "warm_starts": warm_starts}
 
 
-def _build_identity(build: parts.BuildFacts) -> _Identity:
+def _build_identity(build: BuildRecord) -> _Identity:
     return tuple(getattr(build, name) for name in _BUILD_IDENTITY)
 
 
-def _build_row(build: parts.BuildFacts) -> Values:
-    document = parts.document_of(build)
+def _build_row(build: BuildRecord) -> Values:
+    document = document_of(build)
     return {name: document[name] for name in _BUILD_IDENTITY} | build_columns(document) | {"document": document}

@@ -10,11 +10,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.decode import problem_of
-from tunebench.db.entries.live import problem_facts
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.rows import Missed, MissRow
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
+
+_ALIKE = ("kernel", "source_digest", "path", "architecture", "calls", "first_at", "last_at", "served")
+"""Columns that a row of an answer has under the same names."""
 
 
 def add_misses(database: Database, found: Iterable[Missed]) -> None:
@@ -32,7 +34,7 @@ def add_misses(database: Database, found: Iterable[Missed]) -> None:
                 "kernel": one.kernel,
                 "source_digest": one.source_digest,
                 "path": one.path,
-                "problem_id": writer.problem(problem_facts(one.problem)),
+                "problem_id": writer.problem(one.problem),
                 "device": one.device_name,
                 "architecture": one.architecture,
                 "calls": one.calls,
@@ -90,17 +92,10 @@ def misses(
     with database.reading() as connection:
         return [
             MissRow(
-                kernel=row.kernel,
-                source_digest=row.source_digest,
-                path=row.path,
+                **{name: getattr(row, name) for name in _ALIKE},
                 problem=problem_of(row.key, row.dtype, row.axes, row.options),
                 device_name=row.device,
-                architecture=row.architecture,
-                calls=row.calls,
-                first_at=row.first_at,
-                last_at=row.last_at,
                 tuned=bool(row.tuned),
-                served=row.served,
             )
             for row in connection.execute(query)
         ]

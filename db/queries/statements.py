@@ -27,8 +27,9 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from tunebench.db.entries.decode import configuration_of, problem_of, regime_of, status_of
+from tunebench.db.entries.decode import configuration_of, member_of, problem_of
 from tunebench.db.schema import tables
+from tunebench.db.schema.documents import ratio_of
 from tunebench.db.schema.views import (
     CONFIRMED_AT,
     CONFIRMED_MS,
@@ -41,7 +42,7 @@ from tunebench.db.schema.views import (
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import ACCURACY_OPTION, Accuracy, Problem
-from tunebench.tuner.result import Baseline, Ratio
+from tunebench.tuner.result import Baseline, CacheRegime, Ratio, TrialStatus
 
 _FEW = 50_000
 """Number of trials that are found through an index and sorted within some ten milliseconds."""
@@ -188,20 +189,16 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
     won = values.pop("won")
     return values | {
         "problem": problems[key],
-        "status": status_of(row.status),
+        "status": member_of(TrialStatus, row.status),
         "configuration": configuration_of(row.configuration),
-        "regime": None if row.regime is None else regime_of(row.regime),
+        "regime": None if row.regime is None else member_of(CacheRegime, row.regime),
         **{f"over_{baseline.value}": won and _ratio(won, baseline) for baseline in Baseline},
     }
 
 
 def _ratio(won: Any, baseline: Baseline) -> Ratio | None:
-    """A comparison's speed-up over a baseline, from those in its document."""
     try:
-        one = won.get(baseline.value)
-        return one and Ratio(
-            float(one["ratio"]), float(one["low"]), float(one["high"]), one["rounds"], one["confidence"]
-        )
+        return ratio_of(won, baseline)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise DatabaseError(
             f"the database holds {won!r:.80} as a comparison: it was not written by tunebench"

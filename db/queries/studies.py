@@ -9,15 +9,11 @@ from datetime import datetime
 from sqlalchemy import and_, func, select
 
 from tunebench.db.connection.database import Database
-from tunebench.db.entries.entry import StudyFacts
-from tunebench.db.entries.live import comparison_of, device_of
 from tunebench.db.entries.reader import reading
 from tunebench.db.queries.rows import StudyRow
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.errors import DatabaseError
-from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison
 from tunebench.tuner.versions import Versions
 
@@ -25,6 +21,7 @@ _OF_WINNER = and_(
     tables.Trial.study_id == tables.Comparison.study_id,
     tables.Trial.configuration_id == tables.Comparison.configuration_id,
 )
+_OF_STUDY = ("kernel", "source_digest", "problem", "device", "compiler", "sampler", "seed", "begun_at")
 _NEWEST = (tables.Comparison.conclusive.desc(), tables.Comparison.concluded_at.desc(), tables.Comparison.id.desc())
 """The newest conclusive comparison, else the newest."""
 
@@ -73,7 +70,15 @@ def studies(
     with reading(database) as reader:
         rows = reader.connection.execute(query).all()
         found = reader.studies([row.id for row in rows])
-        return [_study(row.id, facts, row.trials, row.last_at) for row, facts in zip(rows, found, strict=True)]
+        return [
+            StudyRow(
+                study_id=row.id,
+                **{name: getattr(study, name) for name in _OF_STUDY},
+                trials=row.trials,
+                last_at=row.last_at,
+            )
+            for row, study in zip(rows, found, strict=True)
+        ]
 
 
 def newest_comparison(database: Database, study_id: int) -> Comparison | None:
@@ -93,12 +98,8 @@ def newest_comparison(database: Database, study_id: int) -> Comparison | None:
         number = reader.connection.scalar(newest)
         if number is None:
             return None
-        configuration, facts = reader.comparison(number)
-    try:
-        return comparison_of(facts, configuration)
-    except ValueError as error:
-        reason = f"the comparison of study {study_id} is not as tunebench writes it: {error}"
-        raise DatabaseError(f"{database.name}: {reason}") from error
+        configuration, comparison = reader.comparison(number)
+        return comparison.won_by(configuration)
 
 
 @dataclass(frozen=True)
@@ -151,19 +152,3 @@ def environments(database: Database, study_id: int) -> list[EnvironmentRow]:
     with reading(database) as reader:
         rows = reader.connection.execute(query).all()
         return [EnvironmentRow(reader.environment(row[0]), row[1], row[2], row[3]) for row in rows]
-
-
-def _study(study_id: int, facts: StudyFacts, trials: int, last_at: datetime) -> StudyRow:
-    return StudyRow(
-        study_id=study_id,
-        kernel=facts.kernel,
-        source_digest=facts.source_digest,
-        problem=Problem(facts.problem.axes, facts.problem.dtype, facts.problem.options),
-        device=device_of(facts.device),
-        compiler=facts.compiler,
-        sampler=facts.sampler,
-        seed=facts.seed,
-        begun_at=facts.begun_at,
-        trials=trials,
-        last_at=last_at,
-    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from tunebench.tuner.result import Baseline, TrialStatus, late_message
+from tunebench.tuner.result import Baseline, Ratio, TrialStatus, is_conclusive, late_message
+from tunebench.tuner.timing.statistics import control_of
 
 Document: TypeAlias = dict[str, Any]
 
@@ -52,13 +53,22 @@ def trial_columns(document: Mapping[str, Any]) -> Document:
 
 
 def comparison_columns(document: Mapping[str, Any]) -> Document:
-    """The columns of a comparison: the best's median, and its speed-ups with their intervals."""
-    columns: Document = {"best_ms": document["contenders"].get("best", {}).get("median_ms")}
+    """The columns of a comparison: the best's median, its speed-ups with their intervals, and whether they decide."""
+    contenders, ratios = document["contenders"], document["speed_ups"]
+    columns: Document = {"best_ms": contenders.get("best", {}).get("median_ms")}
     for baseline in Baseline:
-        ratio = document["speed_ups"].get(baseline.value, {})
         for part, ending in (("ratio", ""), ("low", "_low"), ("high", "_high")):
-            columns[f"over_{baseline.value}{ending}"] = _number(ratio.get(part))
-    return columns
+            columns[f"over_{baseline.value}{ending}"] = _number(ratios.get(baseline.value, {}).get(part))
+    control = control_of({name: tuple(one["samples_ms"]) for name, one in contenders.items()})
+    return columns | {"conclusive": is_conclusive(control, ratio_of(ratios, Baseline.REFERENCE))}
+
+
+def ratio_of(speed_ups: Mapping[str, Any], baseline: Baseline) -> Ratio | None:
+    """A comparison's speed-up over a baseline; None where that one took no part."""
+    one = speed_ups.get(baseline.value)
+    if one is None:
+        return None
+    return Ratio(float(one["ratio"]), float(one["low"]), float(one["high"]), one["rounds"], one["confidence"])
 
 
 def _number(figure: float | str | None) -> float | None:

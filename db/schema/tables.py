@@ -251,7 +251,7 @@ class Build(Base):
     Attributes:
         code_sha256: digest of the binary.
         registers, spill_bytes, shared_bytes, seconds: from the document, see `schema.documents`.
-        document: `tunebench.db.entries.entry.BuildFacts`: the compiler's full output, and its figures of each entry
+        document: `tunebench.tuner.build.BuildRecord`: the compiler's full output, and its figures of each entry
             point.
     """
 
@@ -287,7 +287,7 @@ class Trial(Base):
     Attributes:
         environment_id: in force when the trial ran; a study may be resumed under a newer driver.
         status to message: how the trial stands, from the document, see `schema.documents`.
-        document: `tunebench.db.entries.entry.TrialFacts` but for what is shared with other trials.
+        document: `tunebench.db.entries.entry.RecordedTrial` but for what is shared with other trials.
     """
 
     __tablename__ = "tunebench_trials"
@@ -326,7 +326,11 @@ class Trial(Base):
             "study_id",
             sqlite_where=text("status = 'correct'"),
         ),
-        Index(None, "study_id", "status", "number"),
+        # Behind its key with all that `leaderboard` sorts by, so that it reads no row, whose document may be long.
+        Index(
+            "ix_tunebench_trials_by_status",
+            *("study_id", "status", "number", "configuration_id", "regime", "median_ms"),
+        ),
         Index(None, "recorded_at"),
         _LASTING,
     )
@@ -362,7 +366,7 @@ class Comparison(Base):
         conclusive: its rounds say how the best compares with the reference; where not, they confirm nothing.
         best_ms, over_BASELINE: the best's median, and how many times faster it is, from the document, see
             `schema.documents`.
-        document: `tunebench.db.entries.entry.ComparisonFacts` but for its environment and moment.
+        document: `tunebench.db.entries.entry.RecordedComparison` but for its environment and moment.
     """
 
     __tablename__ = "tunebench_comparisons"
@@ -372,14 +376,10 @@ class Comparison(Base):
             CheckConstraint(f"{name}_low > 0 AND {name}_low <= {name} AND {name} <= {name}_high", name=name)
             for name in OVER
         ),
-        # All that rankings ask, so that they read no document.
+        # All that rankings ask, so that they read no document, and in the order in which a trial's newest comes first.
         Index(
             "ix_tunebench_comparisons_won",
-            "study_id",
-            "configuration_id",
-            "conclusive",
-            "concluded_at",
-            "environment_id",
+            *("study_id", "configuration_id", "conclusive", "concluded_at", "id", "environment_id"),
         ),
         _LASTING,
     )

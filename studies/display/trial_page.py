@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from tunebench.db.entries.entry import BuildFacts
 from tunebench.db.queries.one_trial import TrialDetails, WonComparison
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.display.tables import row_values
 from tunebench.studies.display.terminal import print_facts, print_table, printable
+from tunebench.tuner.build import BuildRecord
 from tunebench.tuner.result import Conditions, Decision, Measurement, Verdict
 from tunebench.tuner.settings import described
 
@@ -45,21 +45,21 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
     Args:
         source: None to leave it out.
     """
-    build, verdict, measurement = details.build, details.verdict, details.measurement
+    trial, build, verdict = details.trial, details.trial.build, details.verdict
     values: dict[str, object] = {
         **row_values(details.row),
         "study_begun_at": details.study.begun_at.isoformat(),
         "space_digest": details.study.space_digest,
         "origin": details.study.origin.uid,
-        "device_facts": {name: value for name, value in asdict(details.device).items() if name != "index"},
-        "environment": asdict(details.environment),
-        "build": asdict(build) | {"cached": details.build_cached} if build else None,
+        "device_facts": {name: value for name, value in asdict(details.study.device).items() if name != "index"},
+        "environment": asdict(trial.environment),
+        "build": asdict(build) | {"cached": trial.build_cached} if build else None,
         "verdict": asdict(verdict) if verdict else None,
-        "measurement": asdict(measurement) if measurement else None,
-        "seconds": dict(details.seconds),
         "warm_start_from": details.warm_start_from,
         "comparisons": [_comparison_values(one) for one in details.comparisons],
     }
+    # Whatever else a result has.
+    values |= {name: value for name, value in asdict(trial.result).items() if name not in values}
     if source is not None:
         values["source"] = {"text": source.text, "reason": source.reason}
     return values
@@ -90,18 +90,19 @@ def print_details(details: TrialDetails, *, log: bool = False, source: CurrentSo
         log: the compiler's full output as well.
         source: None to leave it out.
     """
-    row = details.row
+    row, trial = details.row, details.trial
     title = f"trial {row.trial_id}: {row.kernel} ({row.problem}), trial {row.number} of study {row.study_id}"
     print_facts(title, _facts(details))
     print_facts("configuration", [(name, str(value)) for name, value in row.configuration.items()])
-    print_facts("device", [(name, str(value)) for name, value in asdict(details.device).items() if name != "index"])
-    print_facts("environment", [(name, str(value)) for name, value in asdict(details.environment).items()])
-    if details.build is not None:
-        _print_build(details.build, details.build_cached, log=log)
+    device = asdict(details.study.device).items()
+    print_facts("device", [(name, str(value)) for name, value in device if name != "index"])
+    print_facts("environment", [(name, str(value)) for name, value in asdict(trial.environment).items()])
+    if trial.build is not None:
+        _print_build(trial.build, trial.build_cached, log=log)
     if details.verdict is not None:
         _print_verdict(details.verdict)
-    if details.measurement is not None:
-        _print_measurement(details.measurement)
+    if trial.result.measurement is not None:
+        _print_measurement(trial.result.measurement)
     for won in details.comparisons:
         _print_comparison(won)
     if source is not None:
@@ -115,7 +116,7 @@ def _facts(details: TrialDetails) -> list[tuple[str, str]]:
         ("message", row.message),
         ("warm start from", details.warm_start_from or ""),
         ("recorded", row.recorded_at.isoformat(timespec="seconds")),
-        ("seconds", ", ".join(f"{phase} {seconds:.3g}" for phase, seconds in details.seconds.items())),
+        ("seconds", ", ".join(f"{phase} {seconds:.3g}" for phase, seconds in details.trial.result.seconds.items())),
         ("eager", described(row.problem.options)),
         ("sampler", f"{row.sampler}, seed {row.seed}"),
         ("compiler", row.compiler),
@@ -126,7 +127,7 @@ def _facts(details: TrialDetails) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _print_build(build: BuildFacts, cached: bool | None, *, log: bool) -> None:
+def _print_build(build: BuildRecord, cached: bool | None, *, log: bool) -> None:
     facts = [
         ("compiler", f"{build.compiler}, {build.compiler_version}"),
         ("binary", f"{build.code_bytes:,} bytes, SHA-256 {build.code_sha256}"),

@@ -58,12 +58,11 @@ def _largest(entries: Iterable[Entry], source: str) -> list[RecordedSpace]:
     for entry in entries:
         if entry.trial is None:
             continue
-        facts, measured = entry.study, entry.trial.standing.measurement
-        study = repr(facts)
-        problem = Problem(facts.problem.axes, facts.problem.dtype, facts.problem.options)
-        belongs[study] = (facts.kernel, problem, facts.device.name, facts.source_digest)
+        found, measured = entry.study, entry.trial.standing.measurement
+        study = repr(found)
+        belongs[study] = (found.kernel, found.problem, found.device.name, found.source_digest)
         time_ms = measured.median_ms if measured else math.nan
-        by_study.setdefault(study, []).append((entry.trial.configuration, time_ms))
+        by_study.setdefault(study, []).append((entry.trial.result.configuration, time_ms))
     largest: dict[tuple[str, Problem, str, str], list[Record]] = {}
     for study, records in by_study.items():
         if len(records) > len(largest.get(belongs[study], ())):

@@ -73,7 +73,7 @@ def resolve_trial(number: int, options: Mapping[str, object], database: str | Pa
     with open_database(database, read_only=True) as opened:
         details = trial_details(opened, number)
         (study,) = studies(opened, study_ids=[details.row.study_id])
-    row, kind = details.row, details.device.kind
+    row, kind = details.row, details.study.device.kind
     given = {"sampler": row.sampler, "seed": row.seed, "compiler": row.compiler, "trials": study.trials}
     given |= {} if "devices" in options else {"device": kind.value}
     resolved = resolve_problem(kernel_of(details), row.problem, {**given, **options})
@@ -94,14 +94,14 @@ def kernel_of(details: TrialDetails) -> str:
     Raises:
         UserError: it is not here, or is not the user's own.
     """
-    row, path = details.row, details.environment.kernel_path
+    row, path = details.row, details.trial.environment.kernel_path
     if path is None:
         if row.kernel in kernel_names():
             return row.kernel
         raise UserError(f"trial {row.trial_id} does not say where its kernel '{row.kernel}' is: name its folder")
     # A database is anyone's, and what it names is run.
     file = Path(path) / MODEL_FILE if Path(path).is_dir() else Path(path)
-    if details.environment.host != socket.gethostname() or not file.is_file():
+    if details.trial.environment.host != socket.gethostname() or not file.is_file():
         raise UserError(f"trial {row.trial_id} is of a kernel at {path}, which is not here: name its folder")
     if not is_written_by(file.stat(), [0, os.getuid()]):
         raise UserError(f"trial {row.trial_id} is of a kernel at {path}, which others can write: name its folder")

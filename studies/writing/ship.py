@@ -171,7 +171,7 @@ def result_of(database: Database, row: TrialRow) -> ShippedResult:
             Baseline.COPY: row.over_copy,
         }
     )
-    environment, measurement = details.environment, details.measurement
+    environment, measurement = details.trial.environment, details.trial.result.measurement
     conditions = {
         "tunebench": environment.tunebench,
         "torch": environment.torch,

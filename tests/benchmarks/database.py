@@ -7,6 +7,7 @@ in bulk with SQL, not through studies: what is measured is reading.
 
 from __future__ import annotations
 
+import functools
 import json
 import sqlite3
 import statistics
@@ -22,7 +23,6 @@ import typer
 
 from tunebench.db.connection.database import Database, open_database, upgrade_database
 from tunebench.db.connection.engine import for_writing, locate, make_engine
-from tunebench.db.entries.live import device_facts, problem_facts
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.trials import Order, best, trials
 from tunebench.db.schema.documents import comparison_columns, trial_columns
@@ -42,6 +42,18 @@ DEVICES = 5
 _CONFIGURATIONS = 2_000
 _SAMPLES = 20
 _MOMENT = "2026-01-01T00:00:00.000000+00:00"
+
+
+_IN_SQL = {
+    "best on a device": "SELECT kernel, problem, configuration, median_ms, over_reference, over_reference_low "
+    "FROM best WHERE device = 'GPU 1'",
+    "leaderboard of a problem": "SELECT place, times_fastest, configuration, registers FROM leaderboard "
+    "WHERE kernel = 'kernel_1' AND problem ->> '$.axes.rows' = 4096 AND place <= 10",
+    "trials by status": "SELECT status, count(*), min(message) FROM trials_flat GROUP BY status",
+    "a tunable against the time": "SELECT configuration ->> 'block', min(median_ms) FROM trials_flat "
+    "WHERE kernel = 'kernel_1' AND status = 'correct' GROUP BY 1",
+}
+"""The questions of docs/database.md."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +107,9 @@ def _add_parts(file: Path) -> None:
         writer = Writer(connection)
         writer.environment(Environment("0.1.0", "3.11", "2.9", "13.0", "580.1", "nvrtc", "Linux", "host"))
         for number in range(DEVICES):
-            writer.device(device_facts(_device(number)))
+            writer.device(_device(number))
         for number in range(PROBLEMS):
-            writer.problem(problem_facts(_problem(number)))
+            writer.problem(_problem(number))
     engine.dispose()
 
 
@@ -171,9 +183,9 @@ def _add_comparisons(connection: sqlite3.Connection) -> None:
     samples = [1.0 + place / 1000 for place in range(40)]
     contenders = {name: {"median_ms": 1.0, "samples_ms": samples} for name in ("best", *won)}
     document = {"contenders": contenders, "speed_ups": won}
-    names = ("study_id", "configuration_id", "environment_id", "concluded_at", "conclusive", "document")
+    names = ("study_id", "configuration_id", "environment_id", "concluded_at", "document")
     fastest = connection.execute(
-        "SELECT study_id, configuration_id, 1, max(recorded_at), 1 FROM (SELECT study_id, configuration_id, "
+        "SELECT study_id, configuration_id, 1, max(recorded_at) FROM (SELECT study_id, configuration_id, "
         "recorded_at, row_number() OVER (PARTITION BY study_id ORDER BY median_ms) AS place FROM tunebench_trials "
         "WHERE status = 'correct') WHERE place = 1 GROUP BY study_id"
     ).fetchall()
@@ -208,6 +220,13 @@ def questions(database: Database) -> Iterator[tuple[str, Callable[[], list[Any]]
     yield "trials since a day", lambda: trials(database, since=_at(1_776_000_000))
     yield "trials of an hour", lambda: trials(database, since=_at(1_770_000_000), until=_at(1_770_003_600))
     yield "trials of no status there", lambda: trials(database, status=TrialStatus.TIMEOUT)
+    for name, sql in _IN_SQL.items():
+        yield f"SQL: {name}", functools.partial(_rows_of, database, sql)
+
+
+def _rows_of(database: Database, sql: str) -> list[Any]:
+    with database.reading() as connection:
+        return list(connection.exec_driver_sql(sql))
 
 
 def measure(database: Database, rounds: int) -> list[Timing]:

@@ -357,7 +357,7 @@ def _crash_study(folder: Path, variants: int, crash: str) -> dict[str, Any]:
     request = request_of(str(kernel), {"device": "cpu", "sampler": "exhaustive", "trials": variants})
     with open_database(folder / f"{kernel.parent.name}.db") as database:
         (report,) = tune(resolve(request), database)
-        phases = [trial_details(database, row.trial_id).seconds for row in trials(database, limit=None)]
+        phases = [trial_details(database, row.trial_id).trial.result.seconds for row in trials(database, limit=None)]
     restarts = [seconds["restart"] for seconds in phases if "restart" in seconds]
     return {
         "seconds": report.outcome.seconds,

@@ -25,7 +25,7 @@ from tests.benchmarks.writing import _ENVIRONMENT, _result, _study
 from tests.table_evaluator import AtOnce
 
 from tunebench.db.connection.database import Database, open_database
-from tunebench.db.entries.live import trial_facts
+from tunebench.db.entries.entry import RecordedTrial
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.entries.writer import PlacedTrial, Writer
 from tunebench.kernels.runtime.registry import load_model
@@ -86,7 +86,7 @@ def fill(database: Database, valid: ValidSpace, sampler: str, trials: int) -> No
                         log.study_id,
                         numbers[one.configuration.key],
                         start + place,
-                        trial_facts(start + place, one, _ENVIRONMENT, datetime.now(UTC)),
+                        RecordedTrial.of(start + place, one, _ENVIRONMENT, datetime.now(UTC)),
                     )
                     for place, one in enumerate(results)
                 ]

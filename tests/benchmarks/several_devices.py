@@ -135,7 +135,7 @@ def run_once(place: Path, resolved: Resolved, lane: Lane, watch: Stopwatch) -> R
         details = [trial_details(database, row.trial_id) for row in rows]
     stages = [() if one.verdict is None else one.verdict.stages for one in details]
     proven = [any(stage.name == "sizes" for stage in of) for of in stages]
-    return Run(rows, [one.seconds for one in details], proven, len(lane.places))
+    return Run(rows, [one.trial.result.seconds for one in details], proven, len(lane.places))
 
 
 def per_second(rows: list[TrialRow], began: datetime) -> float:

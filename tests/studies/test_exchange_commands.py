@@ -157,7 +157,7 @@ def test_a_bad_file_makes_no_database(run: CommandLine, tmp_path: Path) -> None:
     assert "leave out options such as --kernel" in run("db", "import", file, "--kernel", "k", "--db", new).error
     assert "a size is a whole number" in run("db", "import", file, "--size", "n=1.5", "--db", new).error
     assert not new.exists()
-    assert "results.jsonl: line 1: study.origin: Field required" in run("db", "import", file, "--db", new).error
+    assert "results.jsonl: line 1: study.kernel: Field required" in run("db", "import", file, "--db", new).error
 
 
 def test_parquet_without_pyarrow_is_one_line(

@@ -52,7 +52,7 @@ def test_a_trial_knows_its_folder_sizes_and_configuration(folder: Path, run: Com
     with open_database(read_only=True) as database:
         details = trial_details(database, 1)
     assert found.configuration == dict(details.row.configuration)
-    assert details.environment.kernel_path == str(folder.resolve())
+    assert details.trial.environment.kernel_path == str(folder.resolve())
     (case,) = cases_of(["2"], BenchRequest())
     assert (case.kernel, dict(case.sizes)) == (found.request.kernel, dict(sizes))
     assert case.configuration == find_target("2").configuration

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import optuna
@@ -15,10 +15,10 @@ from optuna import Study, Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, BruteForceSampler, CmaEsSampler
-from optuna.trial import TrialState, create_trial
+from optuna.trial import TrialState
 
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.search.sampler import Observation, PoolSampler
+from tunebench.tuner.search.sampler import Observation, PoolSampler, added_trial
 from tunebench.tuner.space import ValidSpace
 
 _ORDERED_ONLY: tuple[type[BaseSampler], ...] = (CmaEsSampler,)
@@ -26,20 +26,6 @@ _ORDERED_ONLY: tuple[type[BaseSampler], ...] = (CmaEsSampler,)
 
 _PACKAGES: Mapping[str, tuple[str, ...]] = {"CmaEsSampler": ("cmaes",)}
 """The packages that a sampler needs in addition to tunebench's own."""
-
-
-class _Positions(IntDistribution):
-    """The positions of a tunable's values that have an order; not copied with every trial, as Optuna does."""
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-
-class _Choices(CategoricalDistribution):
-    """The positions of a tunable's values that have no order; not copied either."""
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
 
 
 class FilteredSampler(PoolSampler):
@@ -65,9 +51,9 @@ class FilteredSampler(PoolSampler):
         self._make = make
         ordered_only = isinstance(make(0), _ORDERED_ONLY)
         self._positions: dict[str, BaseDistribution] = {
-            tunable.name: _Positions(0, len(tunable.values) - 1)
+            tunable.name: IntDistribution(0, len(tunable.values) - 1)
             if ordered_only or type(tunable.values[0]) in (int, float)
-            else _Choices(range(len(tunable.values)))
+            else CategoricalDistribution(range(len(tunable.values)))
             for tunable in space.space.tunables
         }
         super().__init__(space, seed)
@@ -97,7 +83,7 @@ class FilteredSampler(PoolSampler):
         positions = np.maximum(self.space.indices[observation.number], 0).tolist()
         failed = observation.time_ms is None
         self._inner.add_trial(
-            create_trial(
+            added_trial(
                 state=TrialState.PRUNED if failed else TrialState.COMPLETE,
                 value=observation.time_ms,
                 params=dict(zip(self.space.space.names, positions, strict=True)),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import json
-import types
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias
 
-from tunebench.db.entries.entry import Entry, entry_of, values_of
+from tunebench.db.entries.codec import document_of, parts_of, value_of
+from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.strict_json import EntryError, parse_json
 
 Cell: TypeAlias = str | int | float | bool | datetime | None
@@ -43,13 +43,11 @@ class Column:
     """A column.
 
     Attributes:
-        path: the fields from `Entry` down to the value.
-        optional: the value itself may be missing where the part that it belongs to is there.
+        path: the names from an entry's document down to the value.
     """
 
     path: tuple[str, ...]
     kind: Kind
-    optional: bool
 
     @property
     def name(self) -> str:
@@ -63,23 +61,12 @@ def columns() -> tuple[Column, ...]:
     return _columns_of(Entry, ())
 
 
-def _columns_of(part: Any, path: tuple[str, ...]) -> tuple[Column, ...]:
-    hints = get_type_hints(part)
+def _columns_of(kind: Any, path: tuple[str, ...]) -> tuple[Column, ...]:
     found: tuple[Column, ...] = ()
-    for one in fields(part):
-        hint, optional = _without_none(hints[one.name])
-        if is_dataclass(hint):
-            found += _columns_of(hint, (*path, one.name))
-        else:
-            found += (Column((*path, one.name), _kind_of(hint), optional),)
+    for part in parts_of(kind):
+        inner = (*path, part.name)
+        found += _columns_of(part.hint, inner) if is_dataclass(part.hint) else (Column(inner, _kind_of(part.hint)),)
     return found
-
-
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    if get_origin(hint) not in (types.UnionType, Union):
-        return hint, False
-    (only,) = (one for one in get_args(hint) if one is not type(None))
-    return only, True
 
 
 def _kind_of(hint: Any) -> Kind:
@@ -92,7 +79,7 @@ def _kind_of(hint: Any) -> Kind:
 
 def cells_of(entry: Entry) -> list[Cell]:
     """The entry's cells, a column each; None where there is nothing."""
-    values = values_of(entry)
+    values = document_of(entry)
     return [_cell(column, values) for column in columns()]
 
 
@@ -129,7 +116,7 @@ def entry_from(cells: Mapping[str, Cell]) -> Entry:
                 part = part.setdefault(name, {})
             part[column.path[-1]] = _json(column, cell) if column.kind is Kind.JSON else cell
     _fill(Entry, values)
-    return entry_of(values)
+    return value_of(Entry, values)
 
 
 def _json(column: Column, cell: Cell) -> Any:
@@ -140,18 +127,21 @@ def _json(column: Column, cell: Cell) -> Any:
 
 
 @cache
-def _missing(part: Any) -> tuple[tuple[str, Any, object], ...]:
-    """Return each field of a part: its name, the part that it is, what an empty cell means (`...` for an error)."""
-    hints = {one.name: _without_none(get_type_hints(part)[one.name]) for one in fields(part)}
+def _missing(kind: Any) -> tuple[tuple[str, Any, object], ...]:
+    """Return each part: its name, its dataclass, what an empty cell means (`...` where that is the field's own)."""
     return tuple(
-        (name, hint if is_dataclass(hint) else None, None if optional else "" if hint is str else ...)
-        for name, (hint, optional) in hints.items()
+        (
+            part.name,
+            part.hint if is_dataclass(part.hint) else None,
+            None if part.optional or part.hint is float else "" if part.hint is str else ...,
+        )
+        for part in parts_of(kind)
     )
 
 
-def _fill(part: Any, values: dict[str, Any]) -> None:
+def _fill(kind: Any, values: dict[str, Any]) -> None:
     """Say of a part that is there what empty cells mean: nothing, or an empty text."""
-    for name, inner, missing in _missing(part):
+    for name, inner, missing in _missing(kind):
         if name in values:
             if inner is not None:
                 _fill(inner, values[name])

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
-from tunebench.db.entries.entry import Entry, entry_of
+from tunebench.db.entries.codec import value_of
+from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.exchange.formats.base import FormatName, ImportOptions
 from tunebench.tuner.build import CompilerName
@@ -106,13 +107,15 @@ class ForeignTrial:
             "status": self.status.value,
             "build": None,
             "build_cached": None,
-            "verdict": _verdict(message if refused else "") if self.status.timed or refused else None,
+            "verdict": {"passed": not refused, "reason": message if refused else "", "tolerance": None, "stages": []}
+            if self.status.timed or refused
+            else None,
             "measurement": _measurement(self.samples_ms, clock) if self.status.timed else None,
             "recorded_at": self.recorded_at,
             "seconds": self.seconds,
             "message": message,
         }
-        return entry_of({"study": study, "trial": trial})
+        return value_of(Entry, {"study": study, "trial": trial})
 
 
 def _device(name: str, architecture: str) -> dict[str, Any]:
@@ -128,12 +131,6 @@ _ENVIRONMENT = {
     "cuda": None,
     "driver": None,
 }
-
-
-def _verdict(reason: str) -> dict[str, Any]:
-    figures = ("tolerance", "max_absolute", "max_relative", "relative_norm", "first_wrong_index", "untouched")
-    missing = dict.fromkeys((*figures, "reference_max_relative", "reference_relative_norm"))
-    return {"passed": not reason, "reason": reason, "stages": []} | missing
 
 
 def _measurement(samples_ms: Sequence[float], clock: str) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO
 
-from tunebench.db.entries.entry import Entry, entry_of_json, json_of
+from tunebench.db.entries.codec import json_of
+from tunebench.db.entries.entry import Entry, entry_of_json
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.exchange.formats.base import LARGEST_ROW, MOST_EMPTY_LINES, Format, FormatName, ImportOptions
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import IO, Any, BinaryIO
 
-from tunebench.db.entries.entry import Entry, StudyFacts, TrialFacts
+from tunebench.db.entries.entry import Entry, RecordedStudy
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.exchange.formats import foreign
 from tunebench.db.exchange.formats.base import Format, FormatError, FormatName, ImportOptions, parse_whole, read_whole
-from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.result import TrialResult, TrialStatus
 
 _FAILURES = {
     "InvalidConfig": TrialStatus.CONSTRAINTS,
@@ -48,16 +49,17 @@ class KernelTunerFormat(Format):
 
     def write(self, entries: Iterable[Entry], stream: BinaryIO) -> Mapping[str, bytes]:
         """The trials follow what they have in common, which is known when all have been seen."""
-        study: StudyFacts | None = None
+        study: RecordedStudy | None = None
         values: dict[str, dict[tuple[type, Any], None]] = {}
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
             for entry in entries:
                 study = entry.study
                 if entry.trial is not None:
-                    for name, value in entry.trial.configuration.items():
+                    for name, value in entry.trial.result.configuration.items():
                         # The type tells 1 from true, which are equal.
                         values.setdefault(name, {})[type(value), value] = None
-                    spool.write(json.dumps(_plain(entry.trial.standing), allow_nan=False).encode() + b"\n")
+                    plain = _plain(entry.trial.standing, entry.trial.recorded_at)
+                    spool.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
             spool.seek(0)
             _write_file(study, {name: [v for _, v in seen] for name, seen in values.items()}, spool, stream)
         return {}
@@ -80,7 +82,7 @@ class KernelTunerFormat(Format):
                 raise EntryError(f"configuration {key!r:.80}: {error}") from None
 
 
-def _plain(trial: TrialFacts) -> dict[str, Any]:
+def _plain(trial: TrialResult, recorded_at: datetime) -> dict[str, Any]:
     """A trial's own part of its cache entry."""
     measured = trial.measurement
     result: dict[str, Any] = dict(trial.configuration)
@@ -97,10 +99,12 @@ def _plain(trial: TrialFacts) -> dict[str, Any]:
         result[_STATUS] = trial.status.value
     if trial.message:
         result[_MESSAGE] = trial.message
-    return result | {"timestamp": trial.recorded_at.isoformat(sep=" ")}
+    return result | {"timestamp": recorded_at.isoformat(sep=" ")}
 
 
-def _write_file(study: StudyFacts | None, values: Mapping[str, Sequence[Any]], spool: IO[bytes], out: BinaryIO) -> None:
+def _write_file(
+    study: RecordedStudy | None, values: Mapping[str, Sequence[Any]], spool: IO[bytes], out: BinaryIO
+) -> None:
     axes = list(study.problem.axes.values()) if study else []
     header = {
         "device_name": study.device.name if study else "",

@@ -12,11 +12,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from tunebench.db.entries.entry import STUDY_WORDS, BuildFacts, Entry, StudyFacts, TrialFacts
+from tunebench.db.entries.codec import document_of
+from tunebench.db.entries.entry import STUDY_WORDS, Entry, RecordedStudy, RecordedTrial
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.exchange.formats import foreign
 from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions, parse_whole, read_whole
-from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.build import BuildRecord
+from tunebench.tuner.result import TrialResult, TrialStatus
 
 SCHEMA_VERSION = "1.0.0"
 METADATA_SUFFIX = "-metadata.json"
@@ -44,7 +46,7 @@ class T4Format(Format):
         for entry in entries:
             first = first or entry
             if entry.trial is not None:
-                stream.write((separator + json.dumps(_result(entry.trial.standing), allow_nan=False)).encode())
+                stream.write((separator + json.dumps(_result(entry.trial), allow_nan=False)).encode())
                 separator = ",\n"
         stream.write(b"\n]}\n")
         return {} if first is None else {METADATA_SUFFIX: _metadata(first)}
@@ -72,39 +74,40 @@ class T4Format(Format):
                 raise EntryError(f"result {number}: {error}") from None
 
 
-def _result(trial: TrialFacts) -> dict[str, Any]:
+def _result(trial: RecordedTrial) -> dict[str, Any]:
+    result = trial.standing
     times: dict[str, Any] = {
-        theirs: trial.seconds[ours] * 1e3
+        theirs: result.seconds[ours] * 1e3
         for theirs, ours in (("compilation_time", "compile"), ("validation", "check"))
-        if ours in trial.seconds
+        if ours in result.seconds
     }
-    times["runtimes"] = list(trial.measurement.samples_ms) if trial.measurement else []
+    times["runtimes"] = list(result.measurement.samples_ms) if result.measurement else []
     return {
         "timestamp": trial.recorded_at.isoformat(),
-        "configuration": dict(trial.configuration),
+        "configuration": dict(result.configuration),
         "times": times,
-        "invalidity": _WORDS[trial.status],
-        "correctness": int(trial.verdict is not None and trial.verdict.passed),
-        "measurements": _measurements(trial),
+        "invalidity": _WORDS[result.status],
+        "correctness": int(result.verdict is not None and result.verdict.passed),
+        "measurements": _measurements(result, trial.build),
         "objectives": ["time"],
     }
 
 
-def _measurements(trial: TrialFacts) -> list[dict[str, object]]:
+def _measurements(result: TrialResult, build: BuildRecord | None) -> list[dict[str, object]]:
     """Times with their unit, figures of the build, and in words what T4 has no field for."""
     found: list[tuple[str, object, str]] = []
-    if trial.measurement is not None:
-        interval = ("time", trial.measurement.median_ms), ("time_low", trial.measurement.low_ms)
-        found += [(name, value, "ms") for name, value in (*interval, ("time_high", trial.measurement.high_ms))]
-    found += _figures(trial.build) if trial.build is not None else []
-    if trial.status is TrialStatus.PRUNED:
-        found.append(("status", trial.status.value, ""))
-    if trial.message:
-        found.append(("message", trial.message, ""))
+    if result.measurement is not None:
+        interval = ("time", result.measurement.median_ms), ("time_low", result.measurement.low_ms)
+        found += [(name, value, "ms") for name, value in (*interval, ("time_high", result.measurement.high_ms))]
+    found += _figures(build) if build is not None else []
+    if result.status is TrialStatus.PRUNED:
+        found.append(("status", result.status.value, ""))
+    if result.message:
+        found.append(("message", result.message, ""))
     return [{"name": name, "value": value, "unit": unit} for name, value, unit in found]
 
 
-def _figures(build: BuildFacts) -> list[tuple[str, object, str]]:
+def _figures(build: BuildRecord) -> list[tuple[str, object, str]]:
     units = {"registers": "", "spill_stores": "B", "spill_loads": "B", "stack": "B", "shared": "B"}
     return [
         (f"{entry_point}.{name}", getattr(figures, name), unit)
@@ -122,7 +125,7 @@ def _metadata(entry: Entry) -> bytes:
         "schema_version": SCHEMA_VERSION,
         "metadata": {
             "hardware": {
-                "hardware_description": [vars(study.device)],
+                "hardware_description": [document_of(study.device)],
                 "operating_system": environment.platform if environment else "",
             },
             "environment": {
@@ -135,8 +138,8 @@ def _metadata(entry: Entry) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"
 
 
-def _study_values(study: StudyFacts) -> dict[str, object]:
-    return {name: getattr(study, name) for name in STUDY_WORDS} | {"problem": vars(study.problem)}
+def _study_values(study: RecordedStudy) -> dict[str, object]:
+    return {name: getattr(study, name) for name in STUDY_WORDS} | {"problem": document_of(study.problem)}
 
 
 def _unit(content: Mapping[str, Any]) -> float:

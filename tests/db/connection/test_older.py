@@ -7,9 +7,11 @@ one of everything, on each kind of database.
 from __future__ import annotations
 
 import gzip
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_database import place_of
@@ -42,6 +44,10 @@ def stored(name: str) -> str:
     return gzip.decompress((OLDER / name).read_bytes()).decode()
 
 
+def entries_in(lines: str) -> list[Any]:
+    return [json.loads(line) for line in lines.splitlines()]
+
+
 def older_file(file: Path, revision: str) -> Path:
     """A SQLite database as tunebench of that revision left it."""
     written = "0009" if revision == REVISIONS[0] else revision
@@ -58,9 +64,9 @@ def older_file(file: Path, revision: str) -> Path:
     return file
 
 
-def exported(database: Database, folder: Path) -> str:
+def exported(database: Database, folder: Path) -> list[Any]:
     export_file(database, folder / "again.jsonl", FORMATS[FormatName.JSON_LINES])
-    return (folder / "again.jsonl").read_text(encoding="utf-8")
+    return entries_in((folder / "again.jsonl").read_text(encoding="utf-8"))
 
 
 def requires_what_was_there(database: Database) -> None:
@@ -87,7 +93,7 @@ def test_an_older_file_is_upgraded_and_a_copy_kept(tmp_path: Path, revision: str
 
     assert upgrade_database(file).after == HEAD
     with open_database(file) as database:
-        assert exported(database, tmp_path) == stored(f"{revision}.jsonl.gz")
+        assert exported(database, tmp_path) == entries_in(stored(f"{revision}.jsonl.gz"))
         assert [one for one in inspect_database(database) if not one.sound] == []
         if revision == "0009":
             assert [(row.calls, row.served) for row in misses(database, tuned=True)] == [(3, "default")]
@@ -114,7 +120,7 @@ def test_an_older_server_is_upgraded(url: str, tmp_path: Path) -> None:
         connection.commit()
     assert (upgrade_database(url).before, upgrade_database(url).before) == ("0009", HEAD)
     with open_database(url) as database:
-        assert exported(database, tmp_path) == stored("0009.postgresql.jsonl.gz")
+        assert exported(database, tmp_path) == entries_in(stored("0009.postgresql.jsonl.gz"))
         requires_what_was_there(database)
         assert place_of(database) == url
         with database.reading() as connection:

@@ -14,13 +14,14 @@ from sqlalchemy import func, select
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.bulk import Added, add_entries, derived
-from tunebench.db.entries.entry import Entry
+from tunebench.db.entries.entry import Entry, RecordedTrial
 from tunebench.db.entries.reader import StudyFilter, matching_studies, scan
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.trials import trials
 from tunebench.db.schema import tables
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import UserError
 
 
@@ -84,10 +85,7 @@ def test_what_was_added_before_an_error_stays_and_adding_again_adds_the_rest(
 ) -> None:
     first = first_trial(source)
     assert first.trial is not None
-    many = [
-        replace(first, trial=replace(first.trial, number=number, configuration={"block": number}, comparisons=()))
-        for number in range(1500)
-    ]
+    many = [replace(first, trial=with_configuration(first.trial, number, {"block": number})) for number in range(1500)]
 
     def broken() -> Iterator[Entry]:
         yield from many[:1200]
@@ -101,16 +99,21 @@ def test_what_was_added_before_an_error_stays_and_adding_again_adds_the_rest(
     assert content(database) == contents_of(many)
 
 
+def with_configuration(trial: RecordedTrial, number: int | None, values: dict[str, Value]) -> RecordedTrial:
+    result = replace(trial.result, configuration=Configuration(values))
+    return replace(trial, number=number, result=result, comparisons=())
+
+
 def first_trial(source: Database) -> Entry:
     return next(iter(scan(source)))
 
 
 def test_a_second_result_of_a_configuration_is_kept_beside_the_first(database: Database, source: Database) -> None:
     first = first_trial(source)
-    assert first.trial is not None and first.trial.measurement is not None
+    assert first.trial is not None and first.trial.result.measurement is not None
     later = replace(first, trial=replace(first.trial, recorded_at=first.trial.recorded_at + timedelta(seconds=1)))
-    slower = replace(first.trial.measurement, median_ms=1.05)
-    other = replace(first, trial=replace(first.trial, measurement=slower))
+    slower = replace(first.trial.result.measurement, median_ms=1.05)
+    other = replace(first, trial=replace(first.trial, result=replace(first.trial.result, measurement=slower)))
     together = [first, later, other]
     assert add_entries(database, together) == Added(studies=3, trials=3, comparisons=3, conflicts=2)
     assert add_entries(database, together) == Added(present=3)
@@ -125,7 +128,7 @@ def test_a_number_that_is_taken_is_replaced_by_the_next(database: Database, sour
     first = first_trial(source)
     assert first.trial is not None
     another = [
-        replace(first, trial=replace(first.trial, number=number, configuration={"block": block}, comparisons=()))
+        replace(first, trial=with_configuration(first.trial, number, {"block": block}))
         for number, block in ((0, 7), (1, 8), (None, 9), (0, 10))
     ]
     add_entries(database, [first])
@@ -148,7 +151,7 @@ def test_values_that_only_look_alike_are_different_configurations(database: Data
     first = first_trial(source)
     assert first.trial is not None
     entries = [
-        replace(first, trial=replace(first.trial, number=number, configuration={"a": value}, comparisons=()))
+        replace(first, trial=with_configuration(first.trial, number, {"a": value}))
         for number, value in enumerate((1, 1.0, True, "1"))
     ]
     assert add_entries(database, entries) == Added(studies=1, trials=4)
@@ -172,7 +175,7 @@ def test_a_page_boundary_loses_nothing(database: Database, source: Database) -> 
         replace(
             first,
             study=replace(first.study, seed=number % 3),
-            trial=replace(first.trial, number=number, configuration={"block": number}, comparisons=()),
+            trial=with_configuration(first.trial, number, {"block": number}),
         )
         for number in range(1201)
     ]

@@ -13,26 +13,29 @@ from sample_database import content, fill
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries import entry as record
-from tunebench.db.entries.entry import Entry, entry_of, entry_of_json, json_of, values_of
+from tunebench.db.entries.codec import document_of, json_of, parts_of, value_of
+from tunebench.db.entries.entry import Entry, entry_of_json
 from tunebench.db.entries.reader import scan
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.schema import tables as models
+from tunebench.tuner.device import Device
 from tunebench.tuner.environment import Environment
+from tunebench.tuner.problem import Problem
 
 
 @pytest.mark.parametrize(
     ("part", "table"),
     [
         (record.Origin, models.Origin),
-        (record.DeviceFacts, models.Device),
+        (Device, models.Device),
         (Environment, models.Environment),
-        (record.ProblemFacts, models.Problem),
-        (record.StudyFacts, models.Study),
+        (Problem, models.Problem),
+        (record.RecordedStudy, models.Study),
     ],
 )
 def test_a_part_that_is_shared_has_every_column_of_its_table(part: Any, table: type[models.Base]) -> None:
     columns = {column.name.removesuffix("_id") for column in table.__table__.columns} - {"id", "digest", "key"}
-    assert columns == {one.name for one in fields(part)}
+    assert columns == {one.name for one in parts_of(part)}
 
 
 @pytest.fixture
@@ -44,9 +47,10 @@ def entries(database: Database) -> list[Entry]:
 def test_an_entry_survives_json(entries: list[Entry]) -> None:
     for entry in entries:
         assert repr(entry_of_json(json_of(entry))) == repr(entry)
-        assert repr(entry_of(values_of(entry))) == repr(entry)
-    errors = [e.trial.verdict for e in entries if e.trial and e.trial.verdict and not e.trial.verdict.passed]
-    assert [one.max_absolute for one in errors] == [math.inf]
+        assert repr(value_of(Entry, document_of(entry))) == repr(entry)
+    verdicts = [entry.trial.result.verdict for entry in entries if entry.trial]
+    errors = [one.errors for one in verdicts if one is not None and not one.passed]
+    assert [one.max_absolute for one in errors if one is not None] == [math.inf]
 
 
 def test_a_scan_is_lossless_and_leaves_nothing_out(database: Database, entries: list[Entry]) -> None:
@@ -146,10 +150,10 @@ def _change(values: dict[str, Any], path: str, new: Any) -> dict[str, Any]:
     ],
 )
 def test_what_the_tables_would_refuse_is_refused_in_one_line(entries: list[Entry], path: str, new: Any) -> None:
-    whole = values_of(entries[0])
-    assert entry_of(whole) == entries[0]
+    whole = document_of(entries[0])
+    assert value_of(Entry, whole) == entries[0]
     with pytest.raises(EntryError) as refusal:
-        entry_of(_change(whole, path, new))
+        value_of(Entry, _change(whole, path, new))
     message = str(refusal.value)
     assert message and "\n" not in message and len(message) < 500
     assert path.partition(".")[0] in message or "trial" in message
@@ -184,6 +188,6 @@ def test_bytes_that_are_no_text_are_refused() -> None:
 
 
 def test_a_lone_surrogate_is_refused(entries: list[Entry]) -> None:
-    text = json.dumps(_change(values_of(entries[0]), "study.kernel", "\ud800"))
+    text = json.dumps(_change(document_of(entries[0]), "study.kernel", "\ud800"))
     with pytest.raises(EntryError, match="kernel"):
         entry_of_json(text)

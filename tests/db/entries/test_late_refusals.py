@@ -129,7 +129,7 @@ def test_everything_about_it_keeps_what_was_measured(database: Database, log: St
     found = trial_details(database, 1)
     assert found.verdict is not None and not found.verdict.passed
     assert (found.verdict.stages[-1], found.verdict.reason) == (FOUND, FOUND.detail)
-    assert found.measurement == correct(0).measurement
+    assert found.trial.result.measurement == correct(0).measurement
     assert len(found.comparisons) == 1
 
 

@@ -24,19 +24,20 @@ def test_a_trial_of_any_status_comes_back_whole(database: Database, status: Tria
     found = trial_details(database, row.trial_id)
 
     assert found.row == row
-    assert (found.device, found.environment) == (H200, ENVIRONMENT)
+    assert (found.study.device, found.trial.environment) == (H200, ENVIRONMENT)
     assert found.study.space_digest == STUDY.space_digest
     assert repr(found.verdict) == repr(recorded.verdict)  # NaN is not equal to itself
-    assert found.measurement == recorded.measurement
-    assert found.seconds == recorded.seconds
-    assert (found.build is None) == (recorded.build is None)
-    if found.build is not None and recorded.build is not None:
+    assert found.trial.result.measurement == recorded.measurement
+    assert found.trial.result.seconds == recorded.seconds
+    build = found.trial.build
+    assert (build is None) == (recorded.build is None)
+    if build is not None and recorded.build is not None:
         expected = asdict(recorded.build)
         code = expected.pop("code")
         del expected["signatures"]  # the source says them, not the database
-        assert found.build_cached == expected.pop("cached")
-        assert {name: asdict(found.build)[name] for name in expected} == expected
-        assert found.build.code_bytes == len(code)
+        assert found.trial.build_cached == expected.pop("cached")
+        assert {name: asdict(build)[name] for name in expected} == expected
+        assert build.code_bytes == len(code)
     assert found.comparisons == ()
 
 
@@ -66,5 +67,5 @@ def test_what_breaks_a_result_s_invariants_is_refused(tmp_path: Path) -> None:
             stage = '"name":"values","passed":'
             changed = f"replace(document, '{stage}true', '{stage}false')"
             connection.exec_driver_sql(f"UPDATE tunebench_trials SET document = {changed}")
-        with pytest.raises(DatabaseError, match="trial 1 is not as tunebench writes it: a verdict passes exactly"):
+        with pytest.raises(DatabaseError, match="does not write: trial 1: verdict: a verdict passes exactly"):
             trial_details(database, 1)

@@ -116,7 +116,7 @@ def test_sql_paths_and_markup_are_only_text(database: Database, tmp_path: Path, 
     assert import_file(database, tmp_path / "odd.jsonl", JSON_LINES).trials == len(texts)
     export_file(database, tmp_path / "odd.csv", CSV)
     assert import_file(database, tmp_path / "odd.csv", CSV).trials == 0
-    found = {name for entry in scan(database) if entry.trial for name in entry.trial.configuration}
+    found = {name for entry in scan(database) if entry.trial for name in entry.trial.result.configuration}
     assert set(texts) <= found
 
 

@@ -68,10 +68,10 @@ def test_a_cache_file_is_read(database: Database, tmp_path: Path) -> None:
         {"x": 4096, "y": 4096},
     )
     assert study.source_digest == "imported from kernel-tuner"
-    assert trial is not None and trial.measurement is not None
-    assert trial.configuration == {"block": 16, "mode": "a"}
-    assert trial.measurement.samples_ms == (3.0, 2.0, 2.5)
-    assert trial.seconds == pytest.approx({"compile": 0.9185, "check": 0.0, "measure": 0.126})
+    assert trial is not None and trial.result.measurement is not None
+    assert dict(trial.result.configuration) == {"block": 16, "mode": "a"}
+    assert trial.result.measurement.samples_ms == (3.0, 2.0, 2.5)
+    assert trial.result.seconds == pytest.approx({"compile": 0.9185, "check": 0.0, "measure": 0.126})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_failures_have_statuses(
     database: Database, tmp_path: Path, changes: dict[str, Any], status: TrialStatus
 ) -> None:
     (found,) = load(database, tmp_path / "c.json", cache(entry(**changes)))
-    assert found.trial is not None and found.trial.status is status
+    assert found.trial is not None and found.trial.result.status is status
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4, 40, 200])
@@ -202,15 +202,12 @@ def test_every_status_survives_export_and_import(database: Database, tmp_path: P
     fill(database)
     file = tmp_path / "out.json"
     export_file(database, file, KERNEL_TUNER, which=StudyFilter(study_id=1))
-    own = [e.trial for e in scan(database, [1]) if e.trial]
+    own = [(e.trial.result, e.trial.recorded_at) for e in scan(database, [1]) if e.trial]
     assert import_file(database, file, KERNEL_TUNER).trials == len(own)
-    back = [e.trial for e in scan(database) if e.trial and e.study.sampler == "imported"]
-    for ours, theirs in zip(own, back, strict=True):
-        assert (ours.status, ours.configuration, ours.recorded_at) == (
-            theirs.status,
-            theirs.configuration,
-            theirs.recorded_at,
-        )
+    imported = (e.trial for e in scan(database) if e.trial and e.study.sampler == "imported")
+    back = [(trial.result, trial.recorded_at) for trial in imported]
+    for (ours, recorded_at), (theirs, same) in zip(own, back, strict=True):
+        assert (ours.status, ours.configuration, recorded_at) == (theirs.status, theirs.configuration, same)
         assert ours.message in theirs.message
         assert (ours.measurement and ours.measurement.samples_ms) == (
             theirs.measurement and theirs.measurement.samples_ms

@@ -17,6 +17,7 @@ from tunebench.db.entries.reader import StudyFilter, scan
 from tunebench.db.exchange.files import export_file, import_file
 from tunebench.db.exchange.formats import FORMATS, FormatName, ImportOptions
 from tunebench.db.exchange.formats.base import FormatError
+from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.trials import best, trials
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.result import TrialStatus
@@ -42,7 +43,7 @@ def write(path: Path, content: object) -> Path:
 
 def by_status(database: Database) -> dict[TrialStatus, Entry]:
     foreign = [entry for entry in scan(database) if entry.study.sampler == "imported"]
-    return {entry.trial.status: entry for entry in foreign if entry.trial}
+    return {entry.trial.result.status: entry for entry in foreign if entry.trial}
 
 
 def test_an_export_has_the_structure_of_the_schema(exported: Path) -> None:
@@ -82,20 +83,24 @@ def test_every_status_comes_back(database: Database, exported: Path) -> None:
     found = by_status(database)
     assert found.keys() == set(TrialStatus)
     entry = found[TrialStatus.CORRECT]
-    assert entry.trial is not None and entry.trial.measurement is not None
+    assert entry.trial is not None and entry.trial.result.measurement is not None
     own = next(iter(scan(database))).trial
-    assert own is not None and own.measurement is not None
-    assert entry.trial.measurement.samples_ms == own.measurement.samples_ms
-    assert entry.trial.configuration == own.configuration
+    assert own is not None and own.result.measurement is not None
+    assert entry.trial.result.measurement.samples_ms == own.result.measurement.samples_ms
+    assert entry.trial.result.configuration == own.result.configuration
     assert entry.trial.recorded_at == own.recorded_at
-    assert entry.trial.seconds == pytest.approx({"compile": 0.05, "check": 0.021})
+    assert entry.trial.result.seconds == pytest.approx({"compile": 0.05, "check": 0.021})
     assert (entry.study.kernel, entry.study.device.name, entry.study.problem.axes) == (
         "mine",
         "NVIDIA H200",
         {"rows": 1024},
     )
     failed = found[TrialStatus.CORRECTNESS].trial
-    assert failed is not None and failed.message == "no good" and failed.verdict is not None
+    assert failed is not None and failed.result.message == "no good" and failed.result.verdict is not None
+    # Whatever another tuner leaves out, each can be shown.
+    shown = {row.status: trial_details(database, row.trial_id).verdict for row in trials(database, sampler="imported")}
+    refusal = shown[TrialStatus.CORRECTNESS]
+    assert refusal is not None and (refusal.passed, refusal.stages, refusal.errors) == (False, (), None)
 
 
 def test_foreign_results_are_never_chosen_at_run_time(database: Database, exported: Path) -> None:
@@ -138,11 +143,11 @@ def test_the_form_of_kernel_tuner_is_read(database: Database, tmp_path: Path) ->
     import_file(database, write(tmp_path / "conv.json", content), T4)
     entry = only(database)
     assert entry.study.kernel == "conv" and entry.study.source_digest == "imported from t4"
-    assert entry.trial is not None and entry.trial.measurement is not None
-    assert entry.trial.measurement.samples_ms == (3.0, 1.0)
-    assert entry.trial.measurement.median_ms == 2.0
-    assert entry.trial.configuration == {"block": 16, "shape": "[1, 2]", "fast": True}
-    assert entry.trial.seconds["compile"] == pytest.approx(0.9185)
+    assert entry.trial is not None and entry.trial.result.measurement is not None
+    assert entry.trial.result.measurement.samples_ms == (3.0, 1.0)
+    assert entry.trial.result.measurement.median_ms == 2.0
+    assert dict(entry.trial.result.configuration) == {"block": 16, "shape": "[1, 2]", "fast": True}
+    assert entry.trial.result.seconds["compile"] == pytest.approx(0.9185)
 
 
 @pytest.mark.parametrize(
@@ -167,16 +172,16 @@ def test_what_a_result_says(
 ) -> None:
     import_file(database, write(tmp_path / "one.json", {"results": [result(**changes)]}), T4)
     trial = only(database).trial
-    assert trial is not None and (trial.status, trial.message) == (status, message)
+    assert trial is not None and (trial.result.status, trial.result.message) == (status, message)
 
 
 def test_units_are_honoured(database: Database, tmp_path: Path) -> None:
     content = {"metadata": {"timeunit": "microseconds"}, "results": [result()]}
     import_file(database, write(tmp_path / "one.json", content), T4)
     trial = only(database).trial
-    assert trial is not None and trial.measurement is not None
-    assert trial.measurement.median_ms == pytest.approx(2e-3)
-    assert trial.seconds["compile"] == pytest.approx(918.5e-6)
+    assert trial is not None and trial.result.measurement is not None
+    assert trial.result.measurement.median_ms == pytest.approx(2e-3)
+    assert trial.result.seconds["compile"] == pytest.approx(918.5e-6)
 
 
 @pytest.mark.parametrize(
