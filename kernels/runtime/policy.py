@@ -154,12 +154,14 @@ def _in_block(**values: Any) -> Iterator[None]:
 
 def policy_for(own: Policy | str | None) -> Policy:
     """Return the policy of a call of a module with that policy of its own; ValueError where there is none."""
-    return Policy(of_block().policy or own or of_program.policy)
+    rule = of_block().policy or own or of_program.policy or Policy.BEST
+    return rule if type(rule) is Policy else Policy(rule)  # an enum's constructor takes longer than all else here
 
 
 def accuracy_for(own: Accuracy | str | None) -> Accuracy:
     """Return the accuracy of a call of a module with that accuracy of its own; ValueError where there is none."""
-    return Accuracy(of_block().accuracy or own or of_program.accuracy)
+    rule = of_block().accuracy or own or of_program.accuracy or Accuracy.TOLERANCE
+    return rule if type(rule) is Accuracy else Accuracy(rule)
 
 
 def waits_for_builds(own: bool | None) -> bool:
