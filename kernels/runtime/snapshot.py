@@ -1,4 +1,4 @@
-"""What a decision or a kept value depends on: a snapshot of it, and whether it still holds.
+"""Snapshot of all that a decision or a kept value depends on, and the test that it still holds.
 
 | what may change | how it is noticed | by whom |
 | --- | --- | --- |
@@ -80,7 +80,7 @@ class Snapshot:
             self._memory = [tensor.untyped_storage() for tensor in values]
             self._counts = [[*map(_version_of, values)], [*map(_address_of, values)]]
             self._layouts = [*map(_layout, values)]
-            self._kind = same_tensors(*values)  # knows more than what matters here, and says so at once
+            self._kind = same_tensors(*values)  # stricter than needed, but cheap
 
     def is_of(self, module: object) -> bool:
         """Return whether a module holds what it held."""
@@ -141,7 +141,7 @@ def attributes_of(module: nn.Module) -> Iterator[tuple[Path, Any]]:
 
 @dataclass(frozen=True)
 class Structure:
-    """What a module is made of, without its tensors' values and its numbers: those of equal modules are equal.
+    """The composition of a module, without its tensors' values and its numbers: equal modules have equal ones.
 
     Attributes:
         parts: the type of each submodule, and the names of its parameters and buffers as it has them.
