@@ -4,57 +4,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tunebench.kernels.runtime.guards import same_tensors
 from tunebench.kernels.runtime.ordinary import held
+from tunebench.kernels.runtime.snapshot import Snapshot
 
 Derived = TypeVar("Derived")
 Source = torch.Tensor | nn.Module
 """The source of a derived tensor: a tensor, or a module for all of its parameters and buffers."""
 
 
-_address_of = torch.Tensor.data_ptr
-_version_of = attrgetter("_version")
 _is_cuda = attrgetter("is_cuda")
-
-
-def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
-    return tensor.device, tensor.dtype, tensor.shape, tensor.stride()
-
-
-class _Entry:
-    """A derived value, and the tensors that it was made from as they were then.
-
-    The tensors and their memory are held: while they are, no other tensor can have that identity, and no other memory
-    that address, so that neither can be mistaken for them later.
-
-    Attributes:
-        value: what was derived.
-        tensors: that it was made from.
-    """
-
-    def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        self.value: Any = None
-        self.tensors = tensors
-        self._memory = [tensor.untyped_storage() for tensor in tensors]
-        self._counts = [[*map(_version_of, tensors)], [*map(_address_of, tensors)]]
-        self._facts = [*map(_facts, tensors)]
-        self._same_kind = same_tensors(*tensors)  # knows more than what matters here, and says so at once
-
-    def is_of(self, tensors: tuple[torch.Tensor, ...]) -> bool:
-        """Return whether these are the tensors, unchanged."""
-        return (
-            len(tensors) == len(self.tensors)
-            and all(map(is_, tensors, self.tensors))
-            and [[*map(_version_of, tensors)], [*map(_address_of, tensors)]] == self._counts
-            and (self._same_kind(*tensors) or [*map(_facts, tensors)] == self._facts)
-        )
 
 
 class DerivedTensors:
@@ -67,8 +32,8 @@ class DerivedTensors:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[str, dict[Hashable, _Entry]] = {}
-        self._captured: list[_Entry] = []
+        self._entries: dict[str, dict[Hashable, tuple[Snapshot, Any]]] = {}
+        self._captured: list[Any] = []
         _watch_optimisers(self)
 
     def get(self, name: str, make: Callable[[], Derived], sources: Sequence[Source], settings: Hashable) -> Derived:
@@ -79,20 +44,20 @@ class DerivedTensors:
         entries = self._entries.get(name, {})
         entry = entries.get(settings)
         capturing = any(map(_is_cuda, tensors)) and torch.cuda.is_current_stream_capturing()
-        if entry is not None and entry.is_of(tensors):
+        if entry is not None and entry[0].has(tensors):
             if capturing:
                 self._captured.append(entry)  # the graph reads this memory whenever it is replayed
-            value: Derived = entry.value
-            return value
+            kept: Derived = entry[1]
+            return kept
         if capturing:
             return make()  # part of the graph: before the first replay its memory holds nothing
         # Looked at before `make` runs: a change in between must not pass for what it was made from.
-        entry = _Entry(tensors)
-        value = entry.value = make()
+        snapshot = Snapshot(values=tensors)
+        value = make()
         for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()  # the next call may come on another stream
-        unchanged = {other: one for other, one in entries.items() if one.is_of(tensors)}
-        self._entries[name] = {**unchanged, settings: entry}
+        unchanged = {other: one for other, one in entries.items() if one[0].has(tensors)}
+        self._entries[name] = {**unchanged, settings: (snapshot, value)}
         return value
 
     def clear(self) -> None:
@@ -106,7 +71,7 @@ class DerivedTensors:
             return
         gone = {id(tensor) for tensor in changed}
         for name, entries in self._entries.items():
-            if any(id(tensor) in gone for entry in entries.values() for tensor in entry.tensors):
+            if any(id(tensor) in gone for snapshot, _ in entries.values() for tensor in snapshot.tensors):
                 self._entries = {other: rest for other, rest in self._entries.items() if other != name}
 
     def __len__(self) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from operator import is_
+from operator import is_, ne
 from typing import Any
 
 import torch
@@ -76,25 +76,20 @@ class Content:
 def _sees_tables(version: VersionOf) -> bool:
     """Return whether a version differs after each change of a plain dictionary."""
     table: dict[str, object] = {"kept": None}
-    return _differ(
-        version,
-        table,
-        [
-            partial(table.__setitem__, "new", 1),
-            partial(table.__setitem__, "new", 2),
-            partial(table.update, new=3),
-            partial(table.setdefault, "other", 1),
-            partial(table.pop, "new"),
-            partial(table.__delitem__, "other"),
-            table.clear,
-        ],
-    )
+    changes: list[Callable[[], object]] = [
+        *(partial(table.__setitem__, "new", number) for number in (1, 2)),
+        partial(table.update, new=3),
+        partial(table.setdefault, "other", 1),
+        partial(table.pop, "new"),
+        partial(table.__delitem__, "other"),
+        table.clear,
+    ]
+    return _differ(version, table, changes)
 
 
 def _sees_attributes(version: VersionOf) -> bool:
     """Return whether a version differs after each change of a module's attributes."""
     module: Any = nn.Identity()
-    attributes = vars(module)
 
     def assign() -> Iterator[None]:
         # In one place, and often, so that the interpreter specialises what stores the attribute.
@@ -102,31 +97,23 @@ def _sees_attributes(version: VersionOf) -> bool:
             module.flag = number
             yield
 
-    stores = assign()
-    return _differ(
-        version,
-        attributes,
-        [
-            *[partial(next, stores)] * 64,
-            partial(setattr, module, "other", 1),
-            partial(setattr, module, "other", 2),
-            partial(delattr, module, "other"),
-            partial(attributes.__setitem__, "flag", None),
-            module.eval,
-            partial(object.__setattr__, module, "training", None),
-        ],
-    )
+    changes = [
+        *[partial(next, assign())] * 64,
+        *(partial(setattr, module, "other", number) for number in (1, 2)),
+        partial(delattr, module, "other"),
+        partial(vars(module).__setitem__, "flag", None),
+        module.eval,
+        partial(object.__setattr__, module, "training", None),
+    ]
+    return _differ(version, vars(module), changes)
 
 
 def _differ(version: VersionOf, table: dict[Any, Any], changes: Iterable[Callable[[], object]]) -> bool:
-    before = version(table)
+    versions = [version(table)]
     for change in changes:
         change()
-        after = version(table)
-        if before == after:
-            return False
-        before = after
-    return version(table) == before
+        versions.append(version(table))
+    return version(table) == versions[-1] and all(map(ne, versions, versions[1:]))
 
 
 class _FunctionMode(TorchFunctionMode):
@@ -161,54 +148,45 @@ def _sees_tensors(same: Callable[..., SameTensors]) -> bool:
     ]
     with torch.inference_mode():
         others.append(torch.zeros(2, 3))
-        held_in_inference_mode = check(base)
-    with torch.autocast("cpu"):
-        held_under_autocast = check(base)
-    with _DispatchMode():  # type: ignore[no-untyped-call]
-        held_under_dispatch = check(base)
-    with _transform(
-        torch._C._functorch._vmap_increment_nesting, torch._C._functorch._vmap_decrement_nesting, 1, "same"
-    ):
-        held_in_vmap = check(base)
-    return (
-        check(base)
-        and check(torch.ones(2, 3))
-        and not any(map(check, others))
-        and not any((held_in_inference_mode, held_under_autocast, held_under_dispatch, held_in_vmap))
-    )
+    held = [not check(base), not check(torch.ones(2, 3)), *map(check, others)]
+    for context in (torch.inference_mode(), torch.autocast("cpu"), _DispatchMode(), _in_vmap()):  # type: ignore[no-untyped-call]
+        with context:
+            held.append(check(base))
+    return not any(held)
 
 
 def _unseen() -> str:
     """Name what PyTorch may do with operations that is not noticed on this interpreter; empty if there is none."""
-    seen: dict[str, bool] = {}
     one = torch.zeros(1)
-
-    def note(name: str, has_seen: Callable[[], object]) -> torch.Tensor:
-        seen[name] = bool(has_seen())
-        return one
-
-    with _FunctionMode():
-        note("a TorchFunctionMode", why_not_run)
-    with _DispatchMode():  # type: ignore[no-untyped-call]
-        note("a TorchDispatchMode", why_not_run)
-    with forward_ad.dual_level():
-        note("forward-mode differentiation", why_not_run)
-    with _transform(
-        torch._C._functorch._vmap_increment_nesting, torch._C._functorch._vmap_decrement_nesting, 1, "same"
-    ):
-        note("vmap", why_not_run)
+    seen: dict[str, object] = {"that nothing happens": not (why_not_run() or saves_differently())}
     # Not `torch.func.grad`, which imports PyTorch's compiler.
-    with _transform(torch._C._functorch._grad_increment_nesting, torch._C._functorch._grad_decrement_nesting):
-        note("torch.func.grad", why_not_run)
-    with torch.autocast("cpu"):
-        note("autocast", torch._C._is_any_autocast_enabled)
-    with torch.autograd.graph.saved_tensors_hooks(_same, _same):
-        note("saved-tensor hooks", saves_differently)
+    in_grad = _transform(torch._C._functorch._grad_increment_nesting, torch._C._functorch._grad_decrement_nesting)
+    contexts: list[tuple[str, Any, Callable[[], object]]] = [
+        ("a TorchFunctionMode", _FunctionMode(), why_not_run),
+        ("a TorchDispatchMode", _DispatchMode(), why_not_run),  # type: ignore[no-untyped-call]
+        ("forward-mode differentiation", forward_ad.dual_level(), why_not_run),
+        ("vmap", _in_vmap(), why_not_run),
+        ("torch.func.grad", in_grad, why_not_run),
+        ("autocast", torch.autocast("cpu"), torch._C._is_any_autocast_enabled),
+        ("saved-tensor hooks", torch.autograd.graph.saved_tensors_hooks(_same, _same), saves_differently),
+    ]
+    for name, context, has_seen in contexts:
+        with context:
+            seen[name] = has_seen()
+
+    def traced(given: torch.Tensor) -> torch.Tensor:
+        seen["torch.jit.trace"] = why_not_run()
+        return given + one
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.jit.trace(lambda given: given + note("torch.jit.trace", why_not_run), one, check_trace=False)  # type: ignore[no-untyped-call]
-    note("that nothing happens", lambda: not (why_not_run() or saves_differently()))
+        torch.jit.trace(traced, one, check_trace=False)  # type: ignore[no-untyped-call]
     return ", ".join(name for name, is_seen in seen.items() if not is_seen)
+
+
+def _in_vmap() -> AbstractContextManager[None]:
+    of_functorch = torch._C._functorch
+    return _transform(of_functorch._vmap_increment_nesting, of_functorch._vmap_decrement_nesting, 1, "same")
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -74,50 +74,17 @@ def held(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     return parameters, buffers
 
 
-Part: TypeAlias = tuple[type[nn.Module], frozenset[str]]
-"""A module's type, and the names of the parameters and buffers that are its own."""
-
-
-def parts(module: nn.Module) -> list[Part]:
-    """Return the module itself and its submodules."""
-    return [*map(_part, _every(module))]
-
-
-def has_parts(module: nn.Module, made: Sequence[Part]) -> bool:
-    """Return whether it has these parts, none without a parameter or buffer that it had, nor with a hook inside.
-
-    A kernel reads these, and passes over hooks. Where a parameter is replaced by what is computed from another one
-    (pruning, weight normalisation, any parametrization), the kernel's backward would not reach that one.
-    """
-    found = _every(module)
-    if any(one._forward_hooks or one._forward_pre_hooks for one in found[1:]):
-        return False
-    both = zip(map(_part, found), made, strict=True)
-    return len(found) == len(made) and all(
-        kind is expected and names >= needed for (kind, names), (expected, needed) in both
-    )
-
-
-def _part(one: nn.Module) -> Part:
-    return type(one), frozenset((*one._parameters, *one._buffers))
-
-
-def _every(module: nn.Module) -> list[nn.Module]:
-    """Return the module and all inside."""
-    found = [module]
-    for one in found:
-        found += [child for child in one._modules.values() if child is not None]
-    return found
+HOOKS_OF_ALL = (
+    every_module._global_forward_hooks,
+    every_module._global_forward_pre_hooks,
+    every_module._global_backward_hooks,
+    every_module._global_backward_pre_hooks,
+)
 
 
 def hooks_of_all() -> bool:
     """Return whether hooks take part in every module's calls, of which a kernel runs none but the outermost's."""
-    return bool(
-        every_module._global_forward_hooks
-        or every_module._global_forward_pre_hooks
-        or every_module._global_backward_hooks
-        or every_module._global_backward_pre_hooks
-    )
+    return any(HOOKS_OF_ALL)
 
 
 blind = ""

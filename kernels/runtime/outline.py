@@ -22,9 +22,8 @@ from torch import nn
 
 from tunebench.kernels.runtime.gradients import replica
 from tunebench.kernels.runtime.ordinary import held
+from tunebench.kernels.runtime.snapshot import Path, Structure
 
-Path: TypeAlias = tuple[str, ...]
-"""The path of an attribute: the names from the module down to it."""
 Tensors: TypeAlias = Sequence[torch.Tensor]
 
 OWN = ("_handle", "_settled", "_lost")
@@ -33,8 +32,6 @@ OWN = ("_handle", "_settled", "_lost")
 `_settled` has what the operator found out about calls that the module itself can serve, `_lost` the shapes at which the
 reference serves, so that programs are compiled with its operations.
 """
-_READ_WHEN_RUN = ("policy", "accuracy", "wait")
-"""Attributes that the graph does not depend on: they are read from the module itself whenever the program runs."""
 PartOutline: TypeAlias = tuple[Path, tuple[str, ...], tuple[tuple[str, Any], ...]]
 """The outline of a submodule: its path, the names of its numbers, and its settings by name."""
 NOTHING = torch.empty(0, device="meta")
@@ -44,69 +41,19 @@ _originals: weakref.WeakValueDictionary[str, nn.Module] = weakref.WeakValueDicti
 _outlines: dict[tuple[type[Any], str], Outline] = {}
 
 
-@dataclass(frozen=True)
-class Facts:
-    """The structure of a module, without its tensors' values.
-
-    Attributes:
-        parts: the type of each submodule, and the names of its parameters and buffers as it has them.
-        numbers: where its numbers are.
-        settings: its other attributes that can be compared, such as text and tuples.
-        others: where attributes are that cannot.
-        has_tensors: there are tensors among the attributes that are neither parameters nor buffers.
-    """
-
-    parts: tuple[tuple[Path, type, tuple[str, ...]], ...]
-    numbers: tuple[Path, ...]
-    settings: tuple[tuple[Path, Any], ...]
-    others: tuple[Path, ...]
-    has_tensors: bool
-
-    @classmethod
-    def of(cls, module: nn.Module) -> Facts:
-        """Return the facts of a module; names that begin with an underscore are its own business."""
-        parts = [(tuple(where.split(".")) if where else (), part) for where, part in module.named_modules()]
-        every = [((*path, name), value) for path, part in parts for name, value in part.__dict__.items()]
-        public = [(path, value) for path, value in every if path[-1][0] != "_" and path[-1] not in _READ_WHEN_RUN]
-        return cls(
-            tuple((path, type(part), (*part._parameters, *part._buffers)) for path, part in parts),
-            tuple(path for path, value in public if isinstance(value, int | float)),
-            tuple((path, value) for path, value in public if _is_setting(value)),
-            tuple(path for path, value in public if not (isinstance(value, int | float) or _is_setting(value))),
-            any(isinstance(value, torch.Tensor) for _, value in every),
-        )
-
-    def by_part(self) -> tuple[PartOutline, ...]:
-        """Return the numbers and settings of each submodule, all numbers in their order."""
-        return tuple(
-            (
-                part,
-                tuple(path[-1] for path in self.numbers if path[:-1] == part),
-                tuple((path[-1], value) for path, value in self.settings if path[:-1] == part),
-            )
-            for part, _, _ in self.parts
-        )
-
-
-def _is_setting(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(_is_setting(one) or isinstance(one, int | float) for one in value)
-    return value is None or isinstance(value, str)
-
-
 @dataclass(frozen=True, eq=False)
 class Outline:
     """A module as a graph knows it: all but its tensors and its numbers, which the graph hands over.
 
     Attributes:
         module: a replica without memory.
-        facts: what it is made of; a module of other facts has another outline.
+        structure: what it is made of; a module of another structure has another outline.
         original: the module itself while it lives in this process; None in a program that was loaded from a file.
         written: which buffers a forward writes to, by the whole numbers and flags that can decide it.
     """
 
     module: Any
-    facts: Facts
+    structure: Structure
     original: weakref.ref[nn.Module] | None = None
     written: dict[tuple[Any, ...], list[bool]] = field(default_factory=dict)
 
@@ -117,12 +64,12 @@ class Outline:
         bare = replica(module, [NOTHING] * len(parameters), [NOTHING] * len(buffers))
         # These hold tensors, and are about the module that they belong to.
         bare.__dict__.update(_derived=None, _known=type(module.__dict__["_known"])(), _settled={}, _lost={})
-        return cls(bare, Facts.of(module), None if original is None else weakref.ref(original))
+        return cls(bare, Structure.of(module), None if original is None else weakref.ref(original))
 
     def bind(self, parameters: Tensors, buffers: Tensors, numbers: Sequence[Any]) -> Any:
         """Return a module of its own with these tensors and numbers."""
         module = replica(self.module, parameters, buffers)
-        for path, value in zip(self.facts.numbers, numbers, strict=True):
+        for path, value in zip(self.structure.numbers, numbers, strict=True):
             owner(module, path).__dict__[path[-1]] = value
         return module
 
@@ -136,7 +83,7 @@ class Outline:
             return None
         if not all(map(operator.is_, (*own[0], *own[1]), (*parameters, *buffers))):
             return None
-        return module if [value_at(module, path) for path in self.facts.numbers] == numbers else None
+        return module if [value_at(module, path) for path in self.structure.numbers] == numbers else None
 
 
 def owner(module: Any, path: Path) -> Any:
@@ -176,37 +123,49 @@ def outline_of(handle: str, exported: bool) -> tuple[str, tuple[PartOutline, ...
     what its constructor makes.
     """
     module: Any = _originals[handle]
-    facts = Facts.of(module)
-    if facts.has_tensors or not all(kind.__module__.startswith("torch.nn.") for _, kind, _ in facts.parts[1:]):
+    structure = Structure.of(module)
+    if structure.has_tensors or not all(kind.__module__.startswith("torch.nn.") for _, kind, _ in structure.parts[1:]):
         return None
-    key = _key_of_constructor(module, facts) if exported else _key_in_process(handle, module, facts)
-    return None if key is None else (key, facts.by_part())
+    key = _key_of_constructor(module, structure) if exported else _key_in_process(handle, module, structure)
+    return None if key is None else (key, _by_part(structure))
+
+
+def _by_part(structure: Structure) -> tuple[PartOutline, ...]:
+    """Return the numbers and settings of each submodule, all numbers in their order."""
+    return tuple(
+        (
+            part,
+            tuple(path[-1] for path in structure.numbers if path[:-1] == part),
+            tuple((path[-1], value) for path, value in structure.settings if path[:-1] == part),
+        )
+        for part, _, _ in structure.parts
+    )
 
 
 # As torch.compiler.assume_constant_result does, which would import the compiler: to it the answer is a constant.
 outline_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _key_in_process(handle: str, module: Any, facts: Facts) -> str:
+def _key_in_process(handle: str, module: Any, structure: Structure) -> str:
     model = module._operators.model
     for count in itertools.count():
         key = f"{handle}.{count}"
         if (model, key) not in _outlines:
             _outlines[model, key] = Outline.of(module, module)
-        if _outlines[model, key].facts == facts:
+        if _outlines[model, key].structure == structure:
             return key
     raise AssertionError
 
 
-def _key_of_constructor(module: Any, facts: Facts) -> str | None:
+def _key_of_constructor(module: Any, structure: Structure) -> str | None:
     model, key = module._operators.model, module._made_with
-    if key is None or type(module) is not model or facts.others:
+    if key is None or type(module) is not model or structure.others:
         return None
     try:
         made = outline_under(model, key)
     except RuntimeError:
         return None  # its constructor needs real memory
-    return key if made.facts == facts else None
+    return key if made.structure == structure else None
 
 
 def outline_under(model: type[Any], key: str) -> Outline:

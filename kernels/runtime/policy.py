@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Never
+from typing import Any, Never
 
 from tunebench.tuner.problem import Accuracy
 
@@ -43,36 +43,45 @@ class Rules:
     """The settings that decide what serves a call; None leaves it to the next level.
 
     Equal rules are one object, so that a call need not compare them.
+
+    Attributes:
+        wait: whether a call waits while its kernel is built.
+        seconds: of the search, for each problem that the policy `tune` tunes.
     """
 
     policy: Policy | None = None
     accuracy: Accuracy | None = None
+    wait: bool | None = None
+    seconds: float | None = None
+
+    def changed(self, **values: Any) -> Rules:
+        """Return the rules with those values that are not None; ValueError where one is not legal."""
+        given = {name: _LEGAL[name](value) for name, value in values.items() if value is not None}
+        rules = replace(self, **given)
+        return _every.setdefault(rules, rules)
 
 
+def _positive(seconds: float) -> float:
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{seconds} seconds to tune in: give a positive number")
+    return seconds
+
+
+_LEGAL: dict[str, Callable[[Any], Any]] = {
+    "policy": Policy,
+    "accuracy": Accuracy,
+    "wait": bool,
+    "seconds": _positive,
+}
 _NOTHING = Rules()
 _every = {_NOTHING: _NOTHING}
-
-
-def _changed(rules: Rules, policy: Policy | str | None, accuracy: Accuracy | str | None) -> Rules:
-    """Return the rules with those that are not None."""
-    if policy is not None:
-        rules = replace(rules, policy=Policy(policy))
-    if accuracy is not None:
-        rules = replace(rules, accuracy=Accuracy(accuracy))
-    return _every.setdefault(rules, rules)
-
-
-of_program = _changed(_NOTHING, Policy.BEST, Accuracy.TOLERANCE)
-"""The program's own."""
+of_program = _NOTHING.changed(policy=Policy.BEST, accuracy=Accuracy.TOLERANCE, wait=False, seconds=30.0)
+"""The program's own: a value for everything."""
 _of_block: ContextVar[Rules] = ContextVar("tunebench_rules", default=_NOTHING)
 of_block = _of_block.get
 """The rules of the blocks around a call."""
 have_blocks = False
 """Whether any block had rules so far: until then no call needs to ask for its own."""
-_program_waits = False
-_program_seconds = 30.0
-_block_waits: ContextVar[bool | None] = ContextVar("tunebench_wait", default=None)
-_block_seconds: ContextVar[float | None] = ContextVar("tunebench_seconds", default=None)
 
 
 def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, seconds: float | None = None) -> None:
@@ -87,13 +96,7 @@ def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, 
     Raises:
         ValueError: there is no policy of that name, or no time to tune in.
     """
-    # They are the program's, as torch's own flags are.
-    global of_program, _program_waits, _program_seconds  # noqa: PLW0603
-    of_program = _changed(of_program, policy, None)
-    if wait is not None:
-        _program_waits = wait
-    if seconds is not None:
-        _program_seconds = _positive(seconds)
+    _set(policy=policy, wait=wait, seconds=seconds)
 
 
 def set_accuracy(accuracy: Accuracy | str) -> None:
@@ -102,8 +105,12 @@ def set_accuracy(accuracy: Accuracy | str) -> None:
     Raises:
         ValueError: there is no accuracy of that name.
     """
-    global of_program  # noqa: PLW0603
-    of_program = _changed(of_program, None, accuracy)
+    _set(accuracy=accuracy)
+
+
+def _set(**values: Any) -> None:
+    global of_program  # noqa: PLW0603 - they are the program's, as torch's own flags are
+    of_program = of_program.changed(**values)
 
 
 @contextmanager
@@ -118,15 +125,8 @@ def use_policy(
     Raises:
         ValueError: there is no policy of that name, or no time to tune in.
     """
-    seconds = _block_seconds.get() if seconds is None else _positive(seconds)
-    with _in_block(policy, None):
-        wait_token = _block_waits.set(_block_waits.get() if wait is None else wait)
-        seconds_token = _block_seconds.set(seconds)
-        try:
-            yield
-        finally:
-            _block_waits.reset(wait_token)
-            _block_seconds.reset(seconds_token)
+    with _in_block(policy=policy, wait=wait, seconds=seconds):
+        yield
 
 
 @contextmanager
@@ -136,15 +136,16 @@ def use_accuracy(accuracy: Accuracy | str) -> Iterator[None]:
     Raises:
         ValueError: there is no accuracy of that name.
     """
-    with _in_block(None, accuracy):
+    with _in_block(accuracy=accuracy):
         yield
 
 
 @contextmanager
-def _in_block(policy: Policy | str | None, accuracy: Accuracy | str | None) -> Iterator[None]:
+def _in_block(**values: Any) -> Iterator[None]:
     global have_blocks  # noqa: PLW0603 - for good: a context that a block's task has copied outlives the block
-    have_blocks = have_blocks or policy is not None or accuracy is not None
-    token = _of_block.set(_changed(_of_block.get(), policy, accuracy))
+    rules = of_block().changed(**values)
+    have_blocks = have_blocks or rules is not _NOTHING
+    token = _of_block.set(rules)
     try:
         yield
     finally:
@@ -152,37 +153,22 @@ def _in_block(policy: Policy | str | None, accuracy: Accuracy | str | None) -> I
 
 
 def policy_for(own: Policy | str | None) -> Policy:
-    """Return the policy of a call of a module with that policy of its own.
-
-    Raises:
-        ValueError: there is no policy of that name.
-    """
-    return Policy(of_block().policy or own or of_program.policy or Policy.BEST)
+    """Return the policy of a call of a module with that policy of its own; ValueError where there is none."""
+    rule = of_block().policy or own or of_program.policy or Policy.BEST
+    return rule if type(rule) is Policy else Policy(rule)  # an enum's constructor takes longer than all else here
 
 
 def accuracy_for(own: Accuracy | str | None) -> Accuracy:
-    """Return the accuracy of a call of a module with that accuracy of its own.
-
-    Raises:
-        ValueError: there is no accuracy of that name.
-    """
-    return Accuracy(of_block().accuracy or own or of_program.accuracy or Accuracy.TOLERANCE)
+    """Return the accuracy of a call of a module with that accuracy of its own; ValueError where there is none."""
+    rule = of_block().accuracy or own or of_program.accuracy or Accuracy.TOLERANCE
+    return rule if type(rule) is Accuracy else Accuracy(rule)
 
 
 def waits_for_builds(own: bool | None) -> bool:
     """Return whether a call of a module with that setting of its own waits while its kernel is built."""
-    of_block = _block_waits.get()
-    if of_block is not None:
-        return of_block
-    return _program_waits if own is None else own
+    return bool(next(wait for wait in (of_block().wait, own, of_program.wait) if wait is not None))
 
 
 def seconds_to_tune() -> float:
-    """Return how long a study of a problem may search that a call tunes."""
-    return _block_seconds.get() or _program_seconds
-
-
-def _positive(seconds: float) -> float:
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"{seconds} seconds to tune in: give a positive number")
-    return seconds
+    """Return how many seconds a study of a problem may search that a call tunes."""
+    return of_block().seconds or of_program.seconds or math.inf

@@ -11,7 +11,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tunebench.kernels.runtime.gradients import replica
 from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.random_state import host_state, random_state_kept
+from tunebench.kernels.runtime.snapshot import attributes_of
 from tunebench.tuner.problem import CALL_OPTION, Axes, Problem
 from tunebench.tuner.settings import Setting, in_force
 
@@ -132,22 +133,6 @@ def watch_reference(module: Any, inputs: Sequence[Any]) -> tuple[Any, ReferenceC
     seen = _described(result, calls, watch, before, _attributes(module), has_drawn=drawn != host_state())
     needs = tuple(one.requires_grad for one in _flat(result) if isinstance(one, torch.Tensor))
     return result, replace(seen, differentiable=needs)
-
-
-def kind_of_call(inputs: Sequence[Any], parameters: Sequence[torch.Tensor]) -> tuple[Hashable, ...]:
-    """Return what calls have in common in which the reference of a module that stays as it is does the same.
-
-    Args:
-        inputs: tensors and plain values.
-    """
-    described = [
-        (one.shape, one.dtype, one.device, one.requires_grad)
-        if isinstance(one, torch.Tensor)
-        else (type(one), None if isinstance(one, float) else one)
-        for one in inputs
-    ]
-    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled()
-    return (*modes, *described, *(one.requires_grad for one in parameters))
 
 
 def _depends_on_values(reason: str, buffers: int) -> ReferenceCall:
@@ -418,12 +403,8 @@ def _flat(value: Any) -> Iterator[Any]:
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """Return the public attributes of a module and its submodules by their paths: plain values, else the identity."""
-    return {
-        f"{path}.{name}": _plain(value)
-        for path, part in module.named_modules()
-        for name, value in vars(part).items()
-        if not name.startswith("_")
-    }
+    found = attributes_of(module)
+    return {f"{'.'.join(path)}.{name}": _plain(value) for (*path, name), value in found if name[:1] != "_"}
 
 
 def _plain(value: Any) -> Any:

@@ -14,28 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 from torch import is_grad_enabled, nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiler_at_work
 from torch.autograd import forward_ad
-from torch.nn.modules import module as every_module
 
 from tunebench.kernels.runtime import policy as policies
 from tunebench.kernels.runtime.autocast import autocast_type
-from tunebench.kernels.runtime.guards import same_tensors, version_of, version_of_attributes
+from tunebench.kernels.runtime.guards import same_tensors, version_of_attributes
 from tunebench.kernels.runtime.latest import Latest
 from tunebench.kernels.runtime.misses import Miss
-from tunebench.kernels.runtime.ordinary import held, intercepts, saves_differently
-from tunebench.kernels.runtime.policy import Policy
+from tunebench.kernels.runtime.ordinary import HOOKS_OF_ALL, intercepts, saves_differently
 from tunebench.kernels.runtime.reference_call import ReferenceCall
 from tunebench.kernels.runtime.selection import Choice
+from tunebench.kernels.runtime.snapshot import Snapshot
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.settings import Setting, watch
 
-_TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
-"""The dictionaries of a module whose content a kernel depends on, beside that of its attributes."""
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 _CALLS_BY_REFERENCE = 1024
@@ -43,23 +40,6 @@ _CALLS_BY_REFERENCE = 1024
 _MOST_KEYS = 1024
 _MOST_OF_A_KEY = 4
 _MOST_LATEST = 4
-
-
-class Servable(Protocol):
-    """The interface of a tuned module that this module needs.
-
-    Attributes:
-        policy: its own.
-        own_forward: its class's `forward`; None where the kernel's author wrote it.
-        reference_class: whose `forward` are the reference's operations; None where the kernel's author wrote others.
-    """
-
-    policy: Policy | str | None
-    own_forward: ClassVar[Callable[..., torch.Tensor] | None]
-    reference_class: ClassVar[Any]
-
-    def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
-        """Answer a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,49 +65,20 @@ class Served:
     settings: tuple[Setting, ...] = ()
 
 
-class Holdings:
-    """The parameters and buffers of a module, and the test that none of them was replaced.
+class Holdings(Snapshot):
+    """A module's snapshot, with what was found out while it holds.
 
     Attributes:
-        parameters, buffers: as `held` has them.
-        tensors: both.
-        precedents: calls that were served while it held them, by their cheaply read properties.
-        traced: the reference's work in the calls that it served meanwhile, see `kind_of_call`.
+        precedents: calls that were served meanwhile, by their kind and the rules for them.
+        traced: the reference's work in the calls that it served meanwhile, by `kind_of_call` and what needs a gradient.
     """
 
-    __slots__ = (
-        "_attributes",
-        "_empty",
-        "_of_attributes",
-        "_tables",
-        "_versions",
-        "buffers",
-        "parameters",
-        "precedents",
-        "tensors",
-        "traced",
-    )
+    __slots__ = ("precedents", "traced")
 
     def __init__(self, module: nn.Module) -> None:
-        self._attributes = [*map(vars, module.modules())]
-        tables = [attributes[name] for attributes in self._attributes for name in _TABLES]
-        # Most hold nothing, and are only checked for that.
-        self._tables, self._empty = [one for one in tables if one], [one for one in tables if not one]
-        self._of_attributes = [*map(version_of_attributes, self._attributes)]
-        self._versions = [*map(version_of, self._tables)]
-        self.parameters, self.buffers = held(module)
-        self.tensors = (*self.parameters, *self.buffers)
+        super().__init__(module)
         self.precedents: dict[tuple[Hashable, ...], tuple[Precedent, ...]] = {}
         self.traced: Latest[tuple[Hashable, ...], ReferenceCall] = Latest(_MOST_KEYS)
-
-    def are_of(self, module: object) -> bool:
-        """Return whether a module still holds them."""
-        return (
-            module.__dict__ is self._attributes[0]
-            and not any(self._empty)
-            and [*map(version_of_attributes, self._attributes)] == self._of_attributes
-            and [*map(version_of, self._tables)] == self._versions
-        )
 
 
 class Precedent:
@@ -169,16 +120,13 @@ class Precedent:
         "watch",
     )
 
-    def __init__(self, module: Servable, inputs: tuple[Any, ...], served: Served, holdings: Holdings) -> None:
+    def __init__(self, module: Any, inputs: tuple[Any, ...], served: Served, holdings: Holdings) -> None:
         self.served, self.holdings = served, holdings
-        self.attributes, self.version, self.forward = (
-            module.__dict__,
-            version_of_attributes(module.__dict__),
-            module.own_forward,
-        )
+        self.attributes, self.version = module.__dict__, version_of_attributes(module.__dict__)
+        self.forward = module.own_forward
         self.block, self.program = policies.of_block(), policies.of_program
         self.grad: bool | None = is_grad_enabled()
-        self.hooks = [table[name] for name in _HOOKS for table in (module.__dict__, _HOOKS_OF_ALL)]
+        self.hooks = [*(module.__dict__[name] for name in _HOOKS), *HOOKS_OF_ALL]
         self._number, self._pick = len(inputs), _picker(inputs)
         tensors = self._pick(inputs)
         self.watch = watch(served.settings, tensors[0].device.type if tensors else "cpu")
@@ -215,7 +163,7 @@ class Precedent:
             and (not self.served.needs_gradient or not saves_differently())
         )
 
-    def stands(self, module: Servable) -> bool:
+    def stands(self, module: Any) -> bool:
         """Return whether the module is as it was, and nobody else takes part in its calls."""
         return (
             module.__dict__ is self.attributes
@@ -226,11 +174,8 @@ class Precedent:
             and not any(self.hooks)
             and type(module).forward is self.forward
             and compiler_at_work() is None
-            and self.holdings.are_of(module)
+            and self.holdings.is_of(module)
         )
-
-
-_HOOKS_OF_ALL = {name: vars(every_module)[f"_global{name}"] for name in _HOOKS}
 
 
 def _picker(inputs: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
@@ -279,7 +224,7 @@ class KnownCalls:
     def of(self, module: nn.Module) -> Holdings:
         """Return the module's holdings; where anything was replaced, new ones that know of no call."""
         found = self._holdings
-        if found is None or not found.are_of(module):
+        if found is None or not found.is_of(module):
             found = self._holdings = Holdings(module)
             self.latest = ()  # they would keep what was replaced
         return found
@@ -290,19 +235,20 @@ class KnownCalls:
         self.latest = ()
 
 
-def outline(inputs: tuple[Any, ...]) -> list[Hashable] | None:
-    """Return the cheaply read properties of a call's inputs; None where one is neither a tensor nor a plain value.
+def kind_of_call(inputs: tuple[Any, ...]) -> tuple[Hashable, ...] | None:
+    """Return what calls have in common of which a module that stays as it is makes the same.
 
-    Of a floating-point number it is the type alone: what serves a call does not depend on the value.
+    Of a floating-point number it is the type alone: what serves a call does not depend on the value. None where an
+    input is neither a tensor nor a plain value.
     """
-    told: list[Hashable] = []
+    kind: list[Hashable] = [is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled()]
     for value in inputs:
         if isinstance(value, torch.Tensor):
-            told.append(value.shape)
+            kind += (value.shape, value.dtype, value.device, value.requires_grad)
         elif type(value) is float:
-            told.append(float)
+            kind.append(float)
         elif value is None or type(value) in (bool, int, str):
-            told.append((type(value), value))
+            kind.append((type(value), value))
         else:
             return None
-    return told
+    return tuple(kind)

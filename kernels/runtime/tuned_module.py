@@ -6,8 +6,7 @@ import abc
 import copy
 import inspect
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
@@ -18,49 +17,29 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn.utils.parametrize import is_parametrized
 
 from tunebench.kernels.runtime import policy as policies
-from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type, cast
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
-from tunebench.kernels.runtime.decision import Decided, Occasion, decide
+from tunebench.kernels.runtime.decision import Decided, Occasion
 from tunebench.kernels.runtime.derived import DerivedTensors, Source
-from tunebench.kernels.runtime.duel import Score, duel
-from tunebench.kernels.runtime.gradients import DifferentiableForward, replica
+from tunebench.kernels.runtime.dispatch import look, may_watch
+from tunebench.kernels.runtime.gradients import replica
 from tunebench.kernels.runtime.guards import version_of_attributes
 from tunebench.kernels.runtime.latest import Latest
-from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.operators import Operators
-from tunebench.kernels.runtime.ordinary import (
-    AUTOCAST,
-    Call,
-    has_parts,
-    held,
-    hooks_of_all,
-    look_at,
-    parts,
-    saves_differently,
-)
+from tunebench.kernels.runtime.ordinary import hooks_of_all, look_at
 from tunebench.kernels.runtime.outline import OWN, note
-from tunebench.kernels.runtime.policy import Policy, accuracy_for, policy_for, waits_for_builds
+from tunebench.kernels.runtime.policy import Policy, accuracy_for, policy_for
 from tunebench.kernels.runtime.random_state import random_state_kept
-from tunebench.kernels.runtime.reference_call import (
-    ReferenceCall,
-    identify,
-    is_quick_to_trace,
-    kind_of_call,
-    trace_reference,
-    watch_reference,
-    which_differ,
-    why_not_again,
-)
-from tunebench.kernels.runtime.selection import Choice, Tier
-from tunebench.kernels.runtime.served import KnownCalls, Precedent, Served, outline
+from tunebench.kernels.runtime.reference_call import ReferenceCall, identify, trace_reference, watch_reference
+from tunebench.kernels.runtime.selection import Choice
+from tunebench.kernels.runtime.served import KnownCalls, Precedent, Served, kind_of_call
+from tunebench.kernels.runtime.snapshot import has_parts, parts
 from tunebench.kernels.runtime.traced_call import call as traced_call
 from tunebench.kernels.runtime.traced_call import is_only_forward
-from tunebench.tuner.device import Device, device_of
+from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Accuracy, Problem
-from tunebench.tuner.settings import Setting
 from tunebench.tuner.users_code import described
 
 Value = TypeVar("Value")
@@ -68,7 +47,6 @@ Value = TypeVar("Value")
 _MISSING = object()
 _MOST_PROBLEMS = 4096
 """Upper limit of the problems that a module remembers decisions for."""
-_GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
 
 
 class TunedModule(nn.Module, abc.ABC):
@@ -223,6 +201,11 @@ class TunedModule(nn.Module, abc.ABC):
             LaunchError: this machine cannot make it: another configuration has to serve.
         """
 
+    def _ready_maker(self) -> Callable[[Plan], None] | None:
+        """Return `make_ready`; None where this class makes nothing beyond a plan's binary."""
+        plain = getattr(self.make_ready, "__func__", None) is TunedModule.make_ready.__func__  # type: ignore[attr-defined]
+        return None if plain else self.make_ready
+
     def reference_forward(self, *inputs: Any) -> torch.Tensor:
         """Run the model by the reference's own `forward`."""
         output: torch.Tensor = super().forward(*inputs)
@@ -265,30 +248,22 @@ class TunedModule(nn.Module, abc.ABC):
             return traced_call(self, inputs, named)
         policy, accuracy, known = policy_for(self.policy), accuracy_for(self.accuracy), self._known
         holdings = known.of(self)
-        told = None if named else outline(inputs)
-        key = None if told is None else (policy, accuracy, is_grad_enabled(), hooks_of_all(), *told)
+        kind = None if named else kind_of_call(inputs)
+        key = None if kind is None else (policy, accuracy, hooks_of_all(), *kind)
         if key is not None and (precedent := known.look_up(key, inputs)) is not None:
             return self._serve(precedent.served, inputs)
         given, inputs = inputs, self._in_order(inputs, named)
-        watched, traced = None, None
-        if key is not None:
-            kind = kind_of_call(inputs, holdings.parameters)
+        call, watched, traced = look_at(self, inputs), None, None
+        if kind is not None:
+            kind = (*kind, *(one.requires_grad for one in holdings.parameters))
             traced = holdings.traced.get(kind)
-            if traced is None and self._may_watch(inputs):
+            if traced is None and may_watch(self, call):
                 watched = watch_reference(self, inputs)
                 traced = holdings.traced[kind] = watched[1]
-        served, lasts = self._look(inputs, policy, accuracy, traced)
+        served, lasts = look(self, inputs, call, policy, accuracy, traced)
         if lasts and key is not None and inputs is given:
             known.remember(key, Precedent(self, inputs, served, holdings))
         return self._serve(served, inputs) if watched is None else watched[0]
-
-    def _may_watch(self, inputs: Sequence[Any]) -> bool:
-        """Return whether the reference may serve this call, while it is watched, since nobody waits for the kernel."""
-        if is_quick_to_trace() or self._pinned is not None or waits_for_builds(self.wait):
-            return False
-        call = look_at(self, inputs)
-        is_captured = bool(call.inputs) and call.inputs[0].is_cuda and torch.cuda.is_current_stream_capturing()
-        return call.obstacle in (None, AUTOCAST) and not is_captured
 
     def _serve(self, served: Served, inputs: tuple[Any, ...]) -> torch.Tensor:
         """Return the answer to a call whose inputs stand in the reference's order."""
@@ -301,71 +276,6 @@ class TunedModule(nn.Module, abc.ABC):
         if served.run is not None:
             return served.run(*inputs)
         return self.tuned_forward(served.plan, *inputs)
-
-    def _look(
-        self, inputs: tuple[Any, ...], policy: Policy, accuracy: Accuracy, watched: ReferenceCall | None
-    ) -> tuple[Served, bool]:
-        """Return what serves a call, and whether it serves all calls like it, so that none is looked at again.
-
-        Args:
-            watched: what the reference was seen to do in such a call; None where it was not.
-        """
-        call = look_at(self, inputs)
-        obstacle, dtype = call.obstacle, None
-        if obstacle is AUTOCAST and call.inputs and (dtype := autocast_type(call.inputs[0].device)) is not None:
-            obstacle = None
-        lasts = obstacle is None
-        if call.needs_gradient and any(map(torch.Tensor.is_inference, (*call.inputs, *call.parameters, *call.buffers))):
-            obstacle = obstacle or "a tensor was made in inference mode, and autograd saves none of those"
-        elif call.needs_gradient and saves_differently():
-            obstacle, lasts = obstacle or _GRADIENTS, False
-        elif call.needs_gradient and self._trains and self._pinned is None:
-            obstacle = obstacle or _GRADIENTS
-        elif self.kernel.atomics and torch.are_deterministic_algorithms_enabled():
-            obstacle = obstacle or "deterministic algorithms are required, and the kernel sums in any order"
-        problem, traced, cast = None, watched, None
-        if obstacle is None and dtype is not None:
-            traced = traced or trace_reference(self, inputs)
-            cast = UnderAutocast(self, call.inputs[0].device, dtype, traced)
-        if obstacle is None:
-            problem = self.problem(*inputs) if cast is None else cast.problem(inputs)
-        if problem is not None and (call.needs_gradient or self._pinned is None):
-            traced = traced or trace_reference(self, inputs)
-        if problem is not None and call.needs_gradient and traced and (reason := why_not_again(self, inputs, traced)):
-            problem = self.unserved(f"gradients are taken of the forward that was run, and {reason}")
-        if problem is None:
-            told = Choice(None, Tier.REFERENCE, obstacle or self.reason)
-            return Served(None, obstacle=told, autocast=dtype, settings=(Setting.ALGORITHMS,)), lasts
-        problem = problem.at(accuracy if self._pinned is None else self._pinned.problem.accuracy)
-        if self._pinned is not None and (cast is None or self._pinned.problem.named == problem):
-            return self._run(self._pinned, call, cast, inputs, traced), lasts
-        if self._pinned is not None or traced is None:
-            return Served(None, obstacle=Choice(None, Tier.REFERENCE, AUTOCAST)), lasts
-        problem = self._identified(problem, inputs, traced)
-        occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
-        choice, plan = self._decided(occasion, inputs)
-        counts = policy is not Policy.REFERENCE and cast is None
-        miss = miss_of(self.kernel, problem, occasion.device, choice) if counts else None
-        served = replace(self._run(plan, call, cast, inputs, traced), miss=miss, settings=traced.settings)
-        return served, lasts and occasion in self._plans
-
-    def _run(
-        self,
-        plan: Plan | None,
-        call: Call,
-        cast: UnderAutocast | None,
-        inputs: Sequence[Any],
-        traced: ReferenceCall | None,
-    ) -> Served:
-        """Return how a plan serves a call."""
-        dtype = None if cast is None else cast.dtype
-        if plan is None or (cast is None and not call.needs_gradient):
-            return Served(plan, autocast=dtype)
-        run: Callable[..., torch.Tensor] = partial(self.tuned_forward if cast is None else cast.run, plan)
-        if call.needs_gradient and traced is not None:
-            which = traced.differentiable or which_differ(self, inputs)
-            run = DifferentiableForward(self, run, call.parameters, call.buffers, traced.moved, which, dtype)
-        return Served(plan, run, call.needs_gradient, dtype)
 
     def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Return the inputs in the order of the reference's own signature; TypeError where they do not fit it."""
@@ -483,42 +393,6 @@ class TunedModule(nn.Module, abc.ABC):
             self._derived.clear()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
-
-    def _decided(self, occasion: Occasion, inputs: tuple[Any, ...]) -> Decided:
-        """Return the choice for a problem and its plan; without a plan the reference's operations run."""
-        decided = self._plans.get(occasion)
-        if decided is None:
-            wait = waits_for_builds(self.wait)
-            plain = getattr(self.make_ready, "__func__", None) is TunedModule.make_ready.__func__  # type: ignore[attr-defined]
-            make_ready = None if plain else self.make_ready
-            decided = decide(self.kernel, occasion, make_ready, partial(self._duel, inputs), wait=wait)
-            if not (decided[0].being_built or occasion.is_captured()):
-                self._plans[occasion] = decided
-        self._choices[occasion.problem, occasion.device] = decided[0]
-        return decided
-
-    def _duel(self, inputs: tuple[Any, ...], plans: Sequence[Plan]) -> list[Score]:
-        """Time whole forwards, as the caller waits for them; on replicas, so that statistics and counters stay."""
-        contenders = []
-        for plan in plans:
-            tuned = replica(self)
-            tuned._known = KnownCalls()
-            tuned.pin(plan)
-            if tuned.is_frozen:
-                tuned._derived = DerivedTensors()  # what the losers keep goes with them
-            tuned._known.of(tuned).traced.update(self._known.of(self).traced)
-            contenders.append(partial(tuned.forward, *inputs))
-        by_reference = partial(type(self).reference_forward, replica(self), *inputs)
-        exact = partial(self._in_float64, inputs) if plans[0].problem.accuracy is Accuracy.EAGER else None
-        return duel(contenders, by_reference, plans[0].device.torch_device, exact)
-
-    def _in_float64(self, inputs: tuple[Any, ...]) -> torch.Tensor:
-        """Return the reference's answer in float64, by a replica: other threads may be running this module."""
-        double = torch.float64
-        made = replica(self, *(cast(tensors, double) for tensors in held(self)))
-        device = next(one.device.type for one in inputs if isinstance(one, torch.Tensor))
-        with torch.no_grad(), torch.autocast(device, enabled=False):
-            return type(self).reference_forward(made, *cast(inputs, double))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Copy the module as by default; a parametrisation of its own parameters would copy all that it has."""

@@ -7,7 +7,7 @@ import torch
 from random_modules import check_random_module
 from sample_kernel import WriteKernel
 
-from tunebench.kernels.runtime import tuned_module
+from tunebench.kernels.runtime import dispatch
 from tunebench.kernels.runtime.reference_call import trace_reference, watch_reference
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 
@@ -35,6 +35,6 @@ def test_shipped_kernels_are_watched_as_they_are_traced(name: str) -> None:
 
 @pytest.mark.parametrize("first", range(0, 40, 20))
 def test_gradients_are_the_references(write_kernel: WriteKernel, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned_module, "is_quick_to_trace", lambda: False)
+    monkeypatch.setattr(dispatch, "is_quick_to_trace", lambda: False)
     for seed in range(first, first + 20):
         assert check_random_module(write_kernel, seed, CUDA, wait=False) == ""

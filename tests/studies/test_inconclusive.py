@@ -15,7 +15,7 @@ import tunebench
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.trials import trials
-from tunebench.kernels.runtime import tuned_module
+from tunebench.kernels.runtime import dispatch
 from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.policy import Policy
@@ -80,7 +80,7 @@ def test_what_rounds_leave_open_is_not_served_and_is_asked_again(
         held.append(len(contenders))
         return [Score(0.5) for _ in contenders]
 
-    monkeypatch.setattr(tuned_module, "duel", lost)
+    monkeypatch.setattr(dispatch, "duel", lost)
     assert served(factory, Policy.EXACT).tier is Tier.REFERENCE
     assert not held
     choice = served(factory, Policy.BEST)

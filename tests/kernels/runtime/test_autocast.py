@@ -13,7 +13,7 @@ from sample_kernel import WriteKernel
 from torch import nn
 from under_autocast import SIZES, require_as_exact
 
-from tunebench.kernels.runtime import tuned_module
+from tunebench.kernels.runtime import dispatch
 from tunebench.kernels.runtime.choices_file import load_choices
 from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.policy import use_policy
@@ -111,7 +111,7 @@ def test_results_in_the_type_are_no_evidence_without_a_duel(monkeypatch: pytest.
         held.append(len(contenders))
         return [Score(0.5) for _ in contenders]
 
-    monkeypatch.setattr(tuned_module, "duel", lost)
+    monkeypatch.setattr(dispatch, "duel", lost)
     with torch.no_grad(), torch.autocast("cpu", HALF), use_policy("best", wait=True):
         tuned(*inputs)
     assert held and not ran_a_kernel(tuned)
@@ -119,7 +119,7 @@ def test_results_in_the_type_are_no_evidence_without_a_duel(monkeypatch: pytest.
 
 def test_that_the_reference_won_in_one_type_decides_nothing_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
     _, tuned, inputs = pair("gemm_sigmoid_residual")
-    monkeypatch.setattr(tuned_module, "duel", lambda contenders, *_: [Score(0.5) for _ in contenders])
+    monkeypatch.setattr(dispatch, "duel", lambda contenders, *_: [Score(0.5) for _ in contenders])
     with torch.no_grad(), use_policy("best", wait=True):
         for dtype in (HALF, HALF, torch.float16):
             with torch.autocast("cpu", dtype):

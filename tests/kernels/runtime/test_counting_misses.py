@@ -13,7 +13,7 @@ import torch
 from sample_kernel import WriteKernel
 
 import tunebench
-from tunebench.kernels.runtime import tuned_module
+from tunebench.kernels.runtime import dispatch
 from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.misses import record_misses, write_misses
@@ -69,9 +69,7 @@ def test_what_served_is_written_with_the_scores_of_a_duel(
     write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for ratio, said in ((0.5, "reference: the reference won a duel"), (1.5, "default: ")):
-        monkeypatch.setattr(
-            tuned_module, "duel", lambda contenders, *_, ratio=ratio: [Score(ratio) for _ in contenders]
-        )
+        monkeypatch.setattr(dispatch, "duel", lambda contenders, *_, ratio=ratio: [Score(ratio) for _ in contenders])
         forget_plans()
         with use_policy("best", wait=True):
             call(write_kernel()(), 10)

@@ -8,7 +8,7 @@ import torch
 from random_modules import check_random_module
 from sample_kernel import WriteKernel
 
-from tunebench.kernels.runtime import tuned_module
+from tunebench.kernels.runtime import dispatch
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,6 @@ def test_gradients_are_the_references(write_kernel: WriteKernel, first: int) -> 
 def test_so_are_those_of_calls_that_are_watched_instead_of_traced(
     write_kernel: WriteKernel, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuned_module, "is_quick_to_trace", lambda: False)
+    monkeypatch.setattr(dispatch, "is_quick_to_trace", lambda: False)
     for seed in range(first, first + 10):
         assert check_random_module(write_kernel, seed, torch.device("cpu"), wait=False) == ""

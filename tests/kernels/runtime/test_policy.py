@@ -10,7 +10,7 @@ import torch
 from five_models import KERNELS, pair, ran_a_kernel
 from sample_kernel import WriteKernel
 
-from tunebench.kernels.runtime import decision, tuned_module
+from tunebench.kernels.runtime import decision, dispatch, tuned_module
 from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy, use_policy
 from tunebench.kernels.runtime.selection import Choice, Offer, Tier, agreed, choose_recorded, choose_shipped
@@ -67,7 +67,7 @@ def decided(monkeypatch: pytest.MonkeyPatch, *ratios: float) -> list[int]:
         held.append(len(contenders))
         return [Score(ratio) for ratio in ratios[: len(contenders)]]
 
-    monkeypatch.setattr(tuned_module, "duel", settled)
+    monkeypatch.setattr(dispatch, "duel", settled)
     return held
 
 

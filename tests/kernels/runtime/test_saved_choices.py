@@ -13,7 +13,7 @@ from sample_kernel import WriteKernel
 from torch import nn
 
 import tunebench
-from tunebench.kernels.runtime import decision, tuned_module
+from tunebench.kernels.runtime import decision, dispatch
 from tunebench.kernels.runtime.choices_file import ChoicesFileError, load_choices, read_choices
 from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.policy import Policy
@@ -35,7 +35,7 @@ def ratio(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         assert len(contenders) == 1
         return [Score(ratios.pop())]
 
-    monkeypatch.setattr(tuned_module, "duel", settled)
+    monkeypatch.setattr(dispatch, "duel", settled)
     return ratios
 
 

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tunebench.kernels.runtime import served, tuned_module
+from tunebench.kernels.runtime import dispatch, served, snapshot, tuned_module
 from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.guards import Content, same_tensors_in_python
 from tunebench.kernels.runtime.policy import Policy, use_policy
@@ -54,9 +54,10 @@ def looks(model: nn.Module, call: Callable[[], Any]) -> int:
 def guards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tells whether anything has changed is private to PyTorch: without it everything is noticed all the same."""
     if request.param == "guards in Python":
+        monkeypatch.setattr(snapshot, "same_tensors", same_tensors_in_python)
         monkeypatch.setattr(served, "same_tensors", same_tensors_in_python)
-        monkeypatch.setattr(served, "version_of", Content)
-        for module in (served, tuned_module):
+        monkeypatch.setattr(snapshot, "version_of", Content)
+        for module in (snapshot, served, tuned_module):
             monkeypatch.setattr(module, "version_of_attributes", Content)
 
 
@@ -279,7 +280,7 @@ def test_contenders_of_a_duel_know_calls_of_their_own(
         known.extend(contender.func.__self__._known for contender in contenders)
         return [Score(0.5) for _ in contenders]
 
-    monkeypatch.setattr(tuned_module, "duel", timed)
+    monkeypatch.setattr(dispatch, "duel", timed)
     with torch.no_grad(), use_policy("best", wait=True):
         made(X)
     assert len(known) > 1

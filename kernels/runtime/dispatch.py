@@ -1,0 +1,152 @@
+"""Dispatch of a call that no earlier one was like: which plan serves it, or why the reference does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type, cast
+from tunebench.kernels.runtime.decision import Decided, Occasion, decide
+from tunebench.kernels.runtime.derived import DerivedTensors
+from tunebench.kernels.runtime.duel import Score, duel
+from tunebench.kernels.runtime.gradients import DifferentiableForward, replica
+from tunebench.kernels.runtime.misses import miss_of
+from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, held, saves_differently
+from tunebench.kernels.runtime.policy import Policy, waits_for_builds
+from tunebench.kernels.runtime.reference_call import (
+    ReferenceCall,
+    is_quick_to_trace,
+    trace_reference,
+    which_differ,
+    why_not_again,
+)
+from tunebench.kernels.runtime.selection import Choice, Tier
+from tunebench.kernels.runtime.served import KnownCalls, Served
+from tunebench.tuner.device import device_of
+from tunebench.tuner.kernel import Plan
+from tunebench.tuner.problem import Accuracy
+from tunebench.tuner.settings import Setting
+
+_GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
+
+
+def may_watch(module: Any, call: Call) -> bool:
+    """Return whether the reference may serve a call, while it is watched, since nobody waits for the kernel."""
+    if is_quick_to_trace() or module._pinned is not None or waits_for_builds(module.wait):
+        return False
+    is_captured = bool(call.inputs) and call.inputs[0].is_cuda and torch.cuda.is_current_stream_capturing()
+    return call.obstacle in (None, AUTOCAST) and not is_captured
+
+
+def look(
+    module: Any,
+    inputs: tuple[Any, ...],
+    call: Call,
+    policy: Policy,
+    accuracy: Accuracy,
+    traced: ReferenceCall | None,
+) -> tuple[Served, bool]:
+    """Return what serves a call, and whether it serves all calls like it, so that none is looked at again.
+
+    Args:
+        call: what `look_at` says of it.
+        traced: what the reference was seen to do in such a call; None where it was not.
+    """
+    obstacle, dtype = call.obstacle, None
+    if obstacle is AUTOCAST and call.inputs and (dtype := autocast_type(call.inputs[0].device)) is not None:
+        obstacle = None
+    lasts = obstacle is None
+    if call.needs_gradient and any(map(torch.Tensor.is_inference, (*call.inputs, *call.parameters, *call.buffers))):
+        obstacle = obstacle or "a tensor was made in inference mode, and autograd saves none of those"
+    elif call.needs_gradient and saves_differently():
+        obstacle, lasts = obstacle or _GRADIENTS, False
+    elif call.needs_gradient and module._trains and module._pinned is None:
+        obstacle = obstacle or _GRADIENTS
+    elif module.kernel.atomics and torch.are_deterministic_algorithms_enabled():
+        obstacle = obstacle or "deterministic algorithms are required, and the kernel sums in any order"
+    problem, cast = None, None
+    if obstacle is None and dtype is not None:
+        traced = traced or trace_reference(module, inputs)
+        cast = UnderAutocast(module, call.inputs[0].device, dtype, traced)
+    if obstacle is None:
+        problem = module.problem(*inputs) if cast is None else cast.problem(inputs)
+    if problem is not None and (call.needs_gradient or module._pinned is None):
+        traced = traced or trace_reference(module, inputs)
+    if problem is not None and call.needs_gradient and traced and (reason := why_not_again(module, inputs, traced)):
+        problem = module.unserved(f"gradients are taken of the forward that was run, and {reason}")
+    if problem is None:
+        told = Choice(None, Tier.REFERENCE, obstacle or module.reason)
+        return Served(None, obstacle=told, autocast=dtype, settings=(Setting.ALGORITHMS,)), lasts
+    problem = problem.at(accuracy if module._pinned is None else module._pinned.problem.accuracy)
+    if module._pinned is not None and (cast is None or module._pinned.problem.named == problem):
+        return _run(module, module._pinned, call, cast, inputs, traced), lasts
+    if module._pinned is not None or traced is None:
+        return Served(None, obstacle=Choice(None, Tier.REFERENCE, AUTOCAST)), lasts
+    problem = module._identified(problem, inputs, traced)
+    occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
+    choice, plan = _decided(module, occasion, inputs)
+    counts = policy is not Policy.REFERENCE and cast is None
+    miss = miss_of(module.kernel, problem, occasion.device, choice) if counts else None
+    served = replace(_run(module, plan, call, cast, inputs, traced), miss=miss, settings=traced.settings)
+    return served, lasts and occasion in module._plans
+
+
+def _run(
+    module: Any,
+    plan: Plan | None,
+    call: Call,
+    cast: UnderAutocast | None,
+    inputs: Sequence[Any],
+    traced: ReferenceCall | None,
+) -> Served:
+    """Return how a plan serves a call."""
+    dtype = None if cast is None else cast.dtype
+    if plan is None or (cast is None and not call.needs_gradient):
+        return Served(plan, autocast=dtype)
+    run: Callable[..., torch.Tensor] = partial(module.tuned_forward if cast is None else cast.run, plan)
+    if call.needs_gradient and traced is not None:
+        which = traced.differentiable or which_differ(module, inputs)
+        run = DifferentiableForward(module, run, call.parameters, call.buffers, traced.moved, which, dtype)
+    return Served(plan, run, call.needs_gradient, dtype)
+
+
+def _decided(module: Any, occasion: Occasion, inputs: tuple[Any, ...]) -> Decided:
+    """Return the choice for a problem and its plan; without a plan the reference's operations run."""
+    decided: Decided | None = module._plans.get(occasion)
+    if decided is None:
+        wait = waits_for_builds(module.wait)
+        decided = decide(module.kernel, occasion, module._ready_maker(), partial(_duel, module, inputs), wait=wait)
+        if not (decided[0].being_built or occasion.is_captured()):
+            module._plans[occasion] = decided
+    module._choices[occasion.problem, occasion.device] = decided[0]
+    return decided
+
+
+def _duel(module: Any, inputs: tuple[Any, ...], plans: Sequence[Plan]) -> list[Score]:
+    """Time whole forwards, as the caller waits for them; on replicas, so that statistics and counters stay."""
+    contenders = []
+    for plan in plans:
+        tuned = replica(module)
+        tuned._known = KnownCalls()
+        tuned.pin(plan)
+        if tuned.is_frozen:
+            tuned._derived = DerivedTensors()  # what the losers keep goes with them
+        tuned._known.of(tuned).traced.update(module._known.of(module).traced)
+        contenders.append(partial(tuned.forward, *inputs))
+    by_reference = partial(type(module).reference_forward, replica(module), *inputs)
+    exact = partial(_in_float64, module, inputs) if plans[0].problem.accuracy is Accuracy.EAGER else None
+    return duel(contenders, by_reference, plans[0].device.torch_device, exact)
+
+
+def _in_float64(module: Any, inputs: tuple[Any, ...]) -> torch.Tensor:
+    """Return the reference's answer in float64, by a replica: other threads may be running this module."""
+    double = torch.float64
+    made = replica(module, *(cast(tensors, double) for tensors in held(module)))
+    device = next(one.device.type for one in inputs if isinstance(one, torch.Tensor))
+    with torch.no_grad(), torch.autocast(device, enabled=False):
+        answer: torch.Tensor = type(module).reference_forward(made, *cast(inputs, double))
+    return answer
