@@ -25,7 +25,7 @@ from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
-from tunebench.tuner.isolation import TRACER, in_order
+from tunebench.tuner.isolation import in_order
 from tunebench.tuner.result import Stage
 
 TESTS = Path(__file__).parent
@@ -127,7 +127,7 @@ def one_server() -> Iterator[None]:
                     "tunebench.studies.checking.compare",
                     "tunebench.studies.writing.new.new_kernel",
                 ),
-                *(TRACER, "database_process", "short_studies"),
+                *("database_process", "short_studies"),
             ]
         )
     )

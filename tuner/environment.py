@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import platform
 import socket
-import subprocess
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pynvml
 
 from tunebench import __version__
 from tunebench.tuner import nvml
+from tunebench.tuner.command import GitError, git
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.versions import Versions
 
@@ -99,17 +99,12 @@ def versions_here(device: Device) -> Versions:
 
 def commit_of(folder: Path) -> str | None:
     """Return the git commit of a folder, see `Environment.kernel_commit`; None also where git fails or is slow."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-        answer = subprocess.run(command, capture_output=True, check=True, timeout=_GIT_SECONDS, encoding="utf-8")
-        return answer.stdout.strip()
-
+    ask = partial(git, folder, seconds=_GIT_SECONDS)
     try:
-        if not git("ls-files", "--", "."):
+        if not ask("ls-files", "--", "."):
             return None  # such as an installed package in a folder that its repository ignores
-        return git("rev-parse", "HEAD") + ("+dirty" if git("status", "--porcelain", "--", ".") else "")
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ask("rev-parse", "HEAD") + ("+dirty" if ask("status", "--porcelain", "--", ".") else "")
+    except (OSError, GitError):
         return None
 
 

@@ -10,9 +10,8 @@ import os
 
 from tunebench.tuner import server_start
 
-server_start.end()
-gc.collect()
 gc.freeze()
+server_start.end()
 # In the server itself, which holds nothing that has to be let go of: Python takes seconds to take torch apart, in which
 # whoever reads a command's output would wait for its end.
 atexit.register(os._exit, 0)

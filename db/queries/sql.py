@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from tunebench.db.connection.location import file_uri
 from tunebench.db.connection.reading import tidy
 from tunebench.db.queries import sql_process
 from tunebench.db.queries.sql_process import ANSWER_BYTES, TooLargeError
+from tunebench.tuner.command import run_command
 from tunebench.tuner.errors import DatabaseError, UserError
 
 Cell: TypeAlias = str | int | float | bool | None
@@ -101,23 +101,17 @@ def _ask_file(file: Path, sql: str, limit: int | None, seconds: float) -> _Found
     request = sql_process.Request(uri=file_uri(file, read_only=True), sql=sql, limit=limit, seconds=seconds)
     child = [sys.executable, "-I", "-S", sql_process.__file__]
     try:
-        ran = subprocess.run(
-            child,
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            check=False,
-            timeout=seconds + _GRACE_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise _too_slow(seconds) from None
+        ended = run_command(child, seconds + _GRACE_SECONDS, given=json.dumps(request).encode())
     finally:
         tidy(file)
-    if ran.returncode < 0:
+    if ended.code is None:
+        raise _too_slow(seconds)
+    if ended.code < 0:
         # Not every part of SQLite and Python survives that an allocation is refused.
         raise _too_much_memory()
-    if ran.returncode > 0:
-        raise RuntimeError(f"the process that asks the file failed: {ran.stderr.decode(errors='replace')}")
-    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    if ended.code > 0:
+        raise RuntimeError(f"the process that asks the file failed: {ended.log}")
+    lines = [json.loads(line) for line in ended.printed.splitlines()]
     last = lines[-1]
     if isinstance(last, dict):
         with translated(str(file)), _explained(seconds):

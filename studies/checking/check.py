@@ -21,7 +21,7 @@ from tunebench.tuner.device import any_gpu, find_device
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named, read_text
 from tunebench.tuner.gate.refusal import Claim, Question, Refusal
-from tunebench.tuner.isolation import TRACER, IsolatedProcess, IsolationError, start_forkserver
+from tunebench.tuner.isolation import IsolatedProcess, IsolationError, start_forkserver
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Stage, Verdict
@@ -95,7 +95,7 @@ def _checks(request: CheckRequest) -> list[_Check]:
         usual: Sequence[Mode] = (Mode.TRAIN,)
         submission: Submission | None = _read(request)
     else:
-        start_forkserver([*PRELOADED, TRACER])
+        start_forkserver(PRELOADED)
         request, submission = _completed(request), None
         legal = usual = load_model(request.target).kernel.modes
     if request.architecture is not None:
@@ -175,7 +175,7 @@ def _settings(request: CheckRequest) -> Mapping[str, str]:
 def _run(
     checks: Sequence[_Check], jobs: int, show: Show
 ) -> Generator[tuple[_Check, CheckReport | UserError], None, None]:
-    start_forkserver(PRELOADED if len(checks) == 1 else [*PRELOADED, TRACER])
+    start_forkserver(PRELOADED)
     waiting, running = list(reversed(checks)), list[_Running]()
     try:
         while waiting or running:

@@ -33,7 +33,7 @@ from tests.gate_files.here import report_here
 import tunebench
 from tunebench.studies.checking import PRELOADED
 from tunebench.tuner.gate.refusal import Claim
-from tunebench.tuner.isolation import TRACER, start_forkserver
+from tunebench.tuner.isolation import start_forkserver
 
 _SECONDS = 240.0
 _SECONDS_OF_A_HANG = 15.0
@@ -286,7 +286,7 @@ def main(
     ]
 
     how = judge_here if here else judge_together if together else judge
-    start_forkserver([*PRELOADED, TRACER])  # for those that are judged together
+    start_forkserver(PRELOADED)  # for those that are judged together
 
     def one(file: GateFile) -> Judged:
         with tempfile.TemporaryDirectory(prefix="gate-file-") as folder:

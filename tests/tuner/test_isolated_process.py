@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -244,6 +245,11 @@ def test_a_server_ends_with_its_killed_parent_before_it_has_imported_anything() 
         while mapped := server.read_bytes():  # a zombie has none
             assert time.monotonic() < deadline and b"libtorch_cpu" not in mapped
             time.sleep(0.01)
+
+
+def test_a_process_has_a_collector_and_leaves_alone_what_its_server_imported() -> None:
+    assert run_isolated(SECONDS, gc.isenabled)
+    assert run_isolated(SECONDS, gc.get_freeze_count) > 0
 
 
 def test_importing_the_tracer_makes_no_folder_of_inductors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,13 @@ import os
 import pickle
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
+from tunebench.tuner.command import run_command
 from tunebench.tuner.gate import launch_again
 from tunebench.tuner.gate.launches import Launch
 from tunebench.tuner.gate.stage_log import StageRefused
@@ -113,16 +113,14 @@ class LaunchInspection:
             recording = folder / "launches"
             recording.write_bytes(pickle.dumps([astuple(launch) for launch in launches]))
             child = [sys.executable, launch_again.__file__, str(recording), str(self.device_index)]
-            try:
-                done = subprocess.run([*command_of(tool), *child], capture_output=True, timeout=_SECONDS, check=False)
-            except subprocess.TimeoutExpired:
-                raise StageRefused(f"{tool}: no answer within {_SECONDS} s") from None
-        report = (done.stdout + done.stderr).decode(errors="replace")
-        if done.returncode == 0:
+            ended = run_command([*command_of(tool), *child], _SECONDS)
+        if ended.code == 0:
             return None
-        if done.returncode == FOUND:
-            return next(iter(findings_in(report)), "it found an error and does not say which")
-        raise StageRefused(f"{tool}: the launches could not be made again: {last_line(report) or done.returncode}")
+        if ended.code is None:
+            raise StageRefused(f"{tool}: no answer within {_SECONDS} s")
+        if ended.code == FOUND:
+            return next(iter(findings_in(ended.log)), "it found an error and does not say which")
+        raise StageRefused(f"{tool}: the launches could not be made again: {last_line(ended.log) or ended.code}")
 
 
 def find_sanitizer() -> str | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tunebench.studies.tuning.spaces import declares_kernel
+from tunebench.tuner.command import GitError, git
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.users_code import MODEL_FILE
@@ -37,10 +37,6 @@ class Revision:
     def __str__(self) -> str:
         files = f" and {self.changed} changed file{'' if self.changed == 1 else 's'}" if self.changed else ""
         return f"{self.name} ({self.commit[:_SHORT]}{files})"
-
-
-class GitError(UserError):
-    """A refusal of git, in its own last line."""
 
 
 def repository_of(folder: Path) -> Path:
@@ -113,26 +109,12 @@ def _worktree(repository: Path, name: str, commit: str, folder: Path) -> Iterato
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Run git and return what it prints, without the last line's end.
+    """See `git`.
 
     Raises:
-        GitError: git refused.
         UserError: git is not installed.
     """
-    # In a session of its own: Ctrl-C is for whoever waits, who removes what was checked out.
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            check=False,
-            encoding="utf-8",
-            errors="surrogateescape",
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        return git(folder, *arguments)
     except FileNotFoundError as error:
         raise UserError("git is not installed: regress compares two revisions of a git repository") from error
-    if done.returncode:
-        raise GitError((done.stderr.strip().splitlines() or ["git says no"])[-1])
-    return done.stdout.removesuffix("\n")

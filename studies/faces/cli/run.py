@@ -78,10 +78,9 @@ def _start_early(arguments: Sequence[str]) -> None:
     if arguments[:1] != ["check"] or "--help" in arguments:
         return
     from tunebench.studies.checking import PRELOADED
-    from tunebench.tuner.isolation import TRACER, start_forkserver
+    from tunebench.tuner.isolation import start_forkserver
 
-    one_file = sum(one.endswith(".py") for one in arguments) in (1, 2)  # a file, and its reference's
-    start_forkserver(PRELOADED if one_file else [*PRELOADED, TRACER])  # one file needs the tracer once, at the end
+    start_forkserver(PRELOADED)
 
 
 def _say(message: str, code: int) -> int:

@@ -220,7 +220,7 @@ import time
 from tunebench.tuner.compile.building import shared_build
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
-from tunebench.tuner.compile.processes import _running
+from tunebench.tuner.command import _running
 from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.variant import KernelSource, Variant
 

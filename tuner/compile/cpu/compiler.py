@@ -17,7 +17,6 @@ import platform
 import re
 import shutil
 import struct
-import subprocess
 import tempfile
 import time
 import weakref
@@ -27,6 +26,7 @@ from pathlib import Path
 import torch
 
 from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule, Threads
+from tunebench.tuner.command import run_command
 from tunebench.tuner.compile.arguments import MOST_THREADS_PER_BLOCK, Arguments, dim3, geometry_refusal, no_entry_point
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.processes import run_compiler
@@ -222,9 +222,8 @@ def _native_flag() -> str:
 @functools.cache
 def _version(compiler: str) -> str:
     def answer(*arguments: str) -> str:
-        command = [compiler, *arguments]
-        done = subprocess.run(command, capture_output=True, env={**os.environ, "LC_ALL": "C"}, check=False)
-        return done.stdout.decode(errors="replace")
+        ended = run_command([compiler, *arguments], environment={"LC_ALL": "C"})
+        return ended.printed.decode(errors="replace")
 
     headers = "".join(path.read_text(encoding="utf-8") for path in sorted(_HEADER.parent.glob(f"{_HEADER.stem}*.h")))
     processor = answer(_native_flag(), "-Q", "--help=target")

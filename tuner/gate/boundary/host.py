@@ -56,14 +56,18 @@ def serve(connection: Connection, scratch: Path, spec: SandboxSpec) -> NoReturn:
     host, passage = Host(spec), Borrowing()
     with contextlib.suppress(EOFError, OSError, WireError):
         while True:
-            request = receive(connection, _MOST_BYTES, passage)
-            try:
-                with torch.no_grad():
-                    reply = {"value": host.answer(*request)}
-                send(connection, reply, passage)
-            except BaseException as error:  # noqa: BLE001 - a process boundary: whatever it is, it is for whoever asked
-                send(connection, {"error": _reported(error, spec.path)})
+            _reply(connection, passage, host, *receive(connection, _MOST_BYTES, passage))
     os._exit(1)
+
+
+def _reply(connection: Connection, passage: Borrowing, host: Host, *request: Any) -> None:
+    """Answer one request, and let go of its tensors: what is asked next is who keeps the memory of an output."""
+    try:
+        with torch.no_grad():
+            reply = {"value": host.answer(*request)}
+        send(connection, reply, passage)
+    except BaseException as error:  # noqa: BLE001 - a process boundary: whatever it is, it is for whoever asked
+        send(connection, {"error": _reported(error, host.path)})
 
 
 def _reported(error: BaseException, file: Path) -> str:
@@ -74,10 +78,15 @@ def _reported(error: BaseException, file: Path) -> str:
 
 
 class Host:
-    """Holds what one process runs: the reference at some sizes, and models by number, each with its batched calls."""
+    """Holds what one process runs: the reference at some sizes, and models by number, each with its batched calls.
+
+    Attributes:
+        path: the file whose places are named in errors.
+    """
 
     def __init__(self, spec: SandboxSpec) -> None:
         self._spec = spec
+        self.path = spec.path
         self._loaded: Loaded | None = None
         self._models: dict[int, Model] = {}
         self._sources: dict[str, Source] = {}
