@@ -119,13 +119,7 @@ def test_how_to_sum_matters_only_where_each_call_sums() -> None:
     each_call = SPACE.enumerate(Problem(axes, "float32", {"mode": "eval"}), CPU)
     frozen = SPACE.enumerate(Problem(axes, "float32", {"mode": "frozen"}), CPU)
     assert {configuration["algorithm"] for configuration in each_call} == {"column_sums", "strips", "gemm"}
-    assert {configuration.get("join") for configuration in each_call} == {
-        "kernel",
-        "dot",
-        "last_block",
-        "fused",
-        None,
-    }
+    assert {configuration.get("join") for configuration in each_call} == {"kernel", "dot", "last_block", "fused", None}
     assert {configuration["algorithm"] for configuration in frozen} == {"column_sums"}
     assert not any("join" in configuration for configuration in frozen)
 
@@ -162,14 +156,7 @@ def test_each_call_reads_the_weight_as_it_is() -> None:
         assert relative(before, exact(reference, x)) < 2e-6
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        torch.randn(12),
-        torch.randn(2, 5, 12),
-    ],
-    ids=["vector", "3-d"],
-)
+@pytest.mark.parametrize("x", [torch.randn(12), torch.randn(2, 5, 12)], ids=["vector", "3-d"])
 def test_any_tensor_gets_the_reference_answer(x: torch.Tensor) -> None:
     reference, tuned = pair(12, 7)
     if x.dim() == 1:  # a sum along an axis that is not there

@@ -7,15 +7,7 @@ import pytest
 from command_line import CommandLine
 from sample_kernel import WriteKernel
 
-from tunebench.studies.bench import (
-    TUNED,
-    BenchCase,
-    Ceilings,
-    bench,
-    cases_of,
-    measure_case,
-    measure_ceilings,
-)
+from tunebench.studies.bench import TUNED, BenchCase, Ceilings, bench, cases_of, measure_case, measure_ceilings
 from tunebench.studies.request.measure import BenchRequest
 from tunebench.studies.study_file import read_study_file
 from tunebench.tuner.errors import UnknownNameError, UserError

@@ -60,12 +60,7 @@ OWN = {
         "torch.rand(64)",
         {"steps": 3},
     ),
-    "along": (
-        "axis: self.axis = -axis",
-        "x: torch.softmax(x, self.axis)",
-        "torch.rand(4, 4, 4, 4)",
-        {"axis": 1},
-    ),
+    "along": ("axis: self.axis = -axis", "x: torch.softmax(x, self.axis)", "torch.rand(4, 4, 4, 4)", {"axis": 1}),
 }
 """Modules with more to do than the sizes of a kernel's axes say, which are the same for all of their calls here."""
 

@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 
 from tunebench.db.queries.rows import TrialRow
-from tunebench.studies.report.analysis import (
-    INACTIVE,
-    best_so_far,
-    grid,
-    importances,
-    marginals,
-    refusals,
-    values_of,
-)
+from tunebench.studies.report.analysis import INACTIVE, best_so_far, grid, importances, marginals, refusals, values_of
 from tunebench.studies.report.figures import plot_limits
 from tunebench.studies.report.style import (
     Scale,

@@ -126,10 +126,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         {METHOD: f"    def __init__(self):\n{RENAMED}\n{METHOD}"},
         r"its parameters and buffers are not Model's: w \(1,\), weight \(1,\)",
     ),
-    "a problem that raises": (
-        {PROBLEM: "return x.axes"},
-        r"model.py:\d+: problem\(\): AttributeError: ",
-    ),
+    "a problem that raises": ({PROBLEM: "return x.axes"}, r"model.py:\d+: problem\(\): AttributeError: "),
     "a problem that is none": ({PROBLEM: "return {'n': 3}"}, r"model.py: problem\(\) returns dict, not a Problem"),
     "a problem without a reason": (
         {PROBLEM: "return None"},

@@ -180,8 +180,7 @@ def test_an_unset_variable_prunes_nothing(run: CommandLine, folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["trials --tunable a=1,,2", "tune scalar_mul --devices cuda:0,", "tune scalar_mul --start block_size=64,"],
+    "line", ["trials --tunable a=1,,2", "tune scalar_mul --devices cuda:0,", "tune scalar_mul --start block_size=64,"]
 )
 def test_an_empty_element_of_a_list_is_an_error(run: CommandLine, line: str) -> None:
     assert "is empty" in run(*line.split()).error

@@ -47,11 +47,7 @@ def get_init_inputs():
 
 
 def problem(
-    folder: Path,
-    forward: str,
-    made: str = "",
-    arguments: str = "x",
-    inputs: str = "torch.randn(rows, 10)",
+    folder: Path, forward: str, made: str = "", arguments: str = "x", inputs: str = "torch.randn(rows, 10)"
 ) -> Path:
     """A file in KernelBench's form."""
     file = folder / "problem.py"

@@ -12,17 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cpu_launch import (
-    COMPILER,
-    ELEMENTWISE,
-    TREE,
-    blocks_for,
-    extents,
-    iota,
-    load,
-    run_one,
-    variant_of,
-)
+from cpu_launch import COMPILER, ELEMENTWISE, TREE, blocks_for, extents, iota, load, run_one, variant_of
 
 from tunebench.tuner.build import Argument, CompilerName, Dim3, LoadedModule
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler, geometry_refusal
@@ -113,7 +103,7 @@ def test_double_and_templates_with_constants_from_the_search_space() -> None:
             Tunable("exponent", (2, 3)),
             Tunable("hint", ("none", "streaming")),
             Tunable("guarded", (False, True)),
-        ),
+        )
     )
     a = torch.randn(1000, dtype=torch.float64)
     for items, exponent, hint, guarded in ((1, 3, "none", True), (4, 2, "streaming", True)):

@@ -94,7 +94,4 @@ ptxas info    : Compiling entry function 'second' for 'sm_90'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 12 registers
 """
-    assert parse_ptxas_log(log) == {
-        "first": KernelFigures(40, 4, 12, 8, 2048),
-        "second": KernelFigures(12, 0, 0, 0, 0),
-    }
+    assert parse_ptxas_log(log) == {"first": KernelFigures(40, 4, 12, 8, 2048), "second": KernelFigures(12, 0, 0, 0, 0)}
