@@ -22,7 +22,7 @@ from warm_process import warm_server
 from tunebench.kernels.runtime.choices_file import load_choices
 from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
 from tunebench.tuner.isolation import TRACER, in_order
@@ -75,7 +75,7 @@ def write_kernel(tmp_path: Path) -> WriteKernel:
                 assert old in text
                 text = text.replace(old, new)
             (folder / name).write_text(text, encoding="utf-8")
-        return load_model(str(folder))
+        return import_model(str(folder))
 
     return write
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from one_file import load, run
 
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
@@ -42,7 +42,7 @@ FORMS = {
 def made(path: Path, mode: str, dtype: str = "float32") -> TunedModule:
     """A model of that file with parameters and statistics that are not those it begins with."""
     torch.manual_seed(4)
-    factory = load_model(str(path))
+    factory = import_model(str(path))
     model = factory(*factory.kernel.reference(SIZES).get_init_inputs())
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
@@ -53,7 +53,7 @@ def made(path: Path, mode: str, dtype: str = "float32") -> TunedModule:
 
 def inputs(path: Path, rows: int, dtype: str) -> list[torch.Tensor]:
     torch.manual_seed(rows)
-    drawn = load_model(str(path)).kernel.reference({**SIZES, "batch_size": rows}).get_inputs()
+    drawn = import_model(str(path)).kernel.reference({**SIZES, "batch_size": rows}).get_inputs()
     return [(one - 0.5).to(getattr(torch, dtype)) for one in drawn]
 
 
@@ -97,7 +97,7 @@ def test_nvrtc_builds_every_product(path: Path) -> None:
         compiler.version()
     except CompilerMissingError as error:
         pytest.skip(str(error))
-    kernel = load_model(str(path)).kernel
+    kernel = import_model(str(path)).kernel
     for product, dtype in (("fused", "float32"), ("parts", "float32"), ("fp32", "float16")):
         configuration = Configuration({**kernel.space.default, "product": product})
         built = compiler.compile(kernel.variant(configuration, Problem({}, dtype), "sm_90"))

@@ -11,7 +11,7 @@ import torch
 from command_line import CommandLine
 
 import tunebench
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.studies.new.check import Checked
 from tunebench.studies.new.core import Core
 from tunebench.studies.new.draft import draft
@@ -70,7 +70,7 @@ def why_none(file: Path) -> str:
 
 def assert_served(file: Path, *inputs: torch.Tensor) -> None:
     """The kernel that is made from a problem serves these inputs, and answers what the reference does."""
-    model = load_model(str(tunebench.new(file.parent / "mine", problem=file).folder))(0.25)
+    model = import_model(str(tunebench.new(file.parent / "mine", problem=file).folder))(0.25)
     assert model.problem(*inputs) is not None, model.reason
     torch.testing.assert_close(model(*inputs), model.reference_forward(*inputs))
 
@@ -249,7 +249,7 @@ def test_rows_of_what_torch_makes_are_found(tmp_path: Path) -> None:
 )
 def test_what_torch_makes_of_a_view_is_foreseen_with_its_strides(x: torch.Tensor, tmp_path: Path) -> None:
     file = problem(tmp_path, "return torch.softmax(x.t().t(), 1) * self.slope")
-    model = load_model(str(tunebench.new(tmp_path / "mine", problem=file).folder))(0.25)
+    model = import_model(str(tunebench.new(tmp_path / "mine", problem=file).folder))(0.25)
     assert model.foreseen(model.before, x).stride() == x.stride()
     assert (model.problem(x) is not None) == x.is_contiguous(), model.reason
     torch.testing.assert_close(model(x), model.reference_forward(x))
@@ -417,7 +417,7 @@ def test_arithmetic_on_attributes_follows_them(tmp_path: Path) -> None:
         "number_2": Computed("(math.sqrt(self.width) * (1 - self.slope))"),
     }
     tunebench.new(tmp_path / "mine", problem=tmp_path / "problem.py")
-    model = load_model(str(tmp_path / "mine"))(0.5)
+    model = import_model(str(tmp_path / "mine"))(0.5)
     assert (model.number_1, model.number_2) == (0.5, 0.5 * 10**0.5)
 
 
@@ -427,7 +427,7 @@ def test_arguments_keep_their_names_and_defaults(tmp_path: Path) -> None:
     )
     assert dict(core.attributes) == {"function": "A * k + B", "scalars": ("k",)}
     tunebench.new(tmp_path / "mine", problem=tmp_path / "problem.py")
-    model = load_model(str(tmp_path / "mine"))(0.25)
+    model = import_model(str(tmp_path / "mine"))(0.25)
     assert model.problem(torch.rand(3), torch.rand(3)).axes == {"elements": 3}
 
 
@@ -441,7 +441,7 @@ def test_what_a_call_changes_it_changes_once(tmp_path: Path) -> None:
     made = "self.bn = nn.BatchNorm1d(10); self.drop = nn.Dropout(0.5)"
     file = problem(tmp_path, "return torch.relu(self.drop(self.bn(x))) * 2", made)
     tunebench.new(tmp_path / "mine", problem=file)
-    model = load_model(str(tmp_path / "mine"))(0.25)
+    model = import_model(str(tmp_path / "mine"))(0.25)
     x = torch.randn(6, 10)
     state = torch.get_rng_state()
     assert model.problem(x).axes == {"elements": 60}
@@ -469,7 +469,7 @@ def test_the_command_writes_what_the_gate_passes(run: CommandLine, tmp_path: Pat
 def test_a_sample_of_each_block_is_a_kernel(block: str, tmp_path: Path) -> None:
     made = tunebench.new(tmp_path / "sample", block=block)
     assert (made.block.lower(), made.left) == (block, ())
-    assert load_model(str(tmp_path / "sample")).kernel.name == "sample"
+    assert import_model(str(tmp_path / "sample")).kernel.name == "sample"
 
 
 @pytest.mark.parametrize(
