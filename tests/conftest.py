@@ -29,6 +29,7 @@ from tunebench.tuner.isolation import TRACER, in_order
 from tunebench.tuner.result import Stage
 
 TESTS = Path(__file__).parent
+sys.dont_write_bytecode = False  # of the tests' modules, which each worker would compile again
 
 LONG = (
     "test_documentation.py",

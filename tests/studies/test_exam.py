@@ -24,7 +24,7 @@ SAMPLE = [one for one in PROBLEMS if one.name == OF_THEMSELVES] + random.Random(
 BLOCKS = {"linear": "Linear", "linear_rows": "Linear", "rows": "Rows", "pointwise": "Pointwise", "convolution": "Conv"}
 
 
-@pytest.mark.parametrize("problem", slow_but(PROBLEMS[::12], PROBLEMS), ids=lambda one: one.name)
+@pytest.mark.parametrize("problem", slow_but(PROBLEMS[::24], PROBLEMS), ids=lambda one: one.name)
 def test_a_kernel_is_a_few_lines_that_new_writes(problem: ExamProblem, tmp_path: Path) -> None:
     problem = replace(problem, folder=tmp_path)
     made = problem.write()
