@@ -25,6 +25,8 @@ from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy
 from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.isolation import TRACER, in_order
 from tunebench.tuner.result import Stage
 
@@ -147,6 +149,16 @@ def one_server() -> Iterator[None]:
         patch.setattr("multiprocessing.set_forkserver_preload", lambda _: None)
         patch.setattr(forkserver, "ensure_running", with_tests)
         yield
+
+
+@pytest.fixture(scope="session")
+def nvrtc() -> NvrtcCompiler:
+    """NVRTC; what needs it is skipped where there is none."""
+    try:
+        NvrtcCompiler().version()
+    except CompilerMissingError as missing:
+        pytest.skip(str(missing))
+    return NvrtcCompiler()
 
 
 @pytest.fixture(scope="session")
