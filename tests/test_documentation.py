@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from typing import Any
 
 import pytest
 import typer
+from processes import ended
 from sample_kernel import MODEL, REFERENCE, SOURCE
 from warm_process import commands_in
 
@@ -149,15 +149,7 @@ def test_a_block_runs(block: Block, world: Path, tmp_path: Path) -> None:
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     own = {"PATH": path, "TUNEBENCH_DB": str(folder / "tunebench.db"), "PYTHONPATH": str(ROOT / "src")}
     start = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [folder / "bin" / "python", "-c"]
-    ran = subprocess.run(
-        [*start, block.text],
-        cwd=folder,
-        env={**os.environ, **own},
-        check=False,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-    )
+    ran = ended(*start, block.text, folder=folder, **own)
     assert ran.returncode == 0, f"{block}\n{ran.stdout[-2000:]}\n{ran.stderr[-2000:]}"
 
 
@@ -173,8 +165,8 @@ def test_every_query_has_an_answer(world: Path) -> None:
     ]
     assert len(queries) >= 4
     for query in queries:
-        ran = subprocess.run(query, cwd=world, check=True, capture_output=True, text=True, encoding="utf-8")
-        assert ran.stdout.strip(), query
+        ran = ended(*query, folder=world)
+        assert ran.returncode == 0 and ran.stdout.strip(), query
 
 
 def test_a_command_is_one_of_ours() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from processes import ended
 from sample_kernel import WriteKernel
 from sample_results import ENVIRONMENT, STUDY, correct
 
@@ -45,14 +46,7 @@ def tunebench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def spawn(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "tunebench", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        check=False,
-        encoding="utf-8",
-    )
+    return ended(sys.executable, "-m", "tunebench", *arguments, **environment)
 
 
 @pytest.mark.slow

@@ -11,12 +11,14 @@ from sampling import slow_but
 
 from tunebench.kernels.runtime import tuned_module
 
+FIRST = range(10)
+
 
 @pytest.mark.parametrize(
-    ("first", "end"), slow_but([(0, 10)], [(0, 10), (10, 20), *((n, n + 20) for n in range(20, 200, 20))])
+    "seeds", slow_but([FIRST], [FIRST, range(10, 20), *(range(n, n + 20) for n in range(20, 200, 20))])
 )
-def test_gradients_are_the_references(write_kernel: WriteKernel, first: int, end: int) -> None:
-    for seed in range(first, end):
+def test_gradients_are_the_references(write_kernel: WriteKernel, seeds: range) -> None:
+    for seed in seeds:
         assert check_random_module(write_kernel, seed, torch.device("cpu")) == ""
 
 
