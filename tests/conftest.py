@@ -31,7 +31,8 @@ from tunebench.tuner.isolation import TRACER, in_order
 from tunebench.tuner.result import Stage
 
 TESTS = Path(__file__).parent
-sys.dont_write_bytecode = False  # of the tests' modules, which each worker would compile again
+WRITES_NO_BYTECODE = sys.dont_write_bytecode
+sys.dont_write_bytecode = False  # while the tests' modules are collected, which each worker would compile again
 
 LONG = (
     "test_documentation.py",
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """What there is by now stays for the whole run: no test's collection of garbage need look at it."""
+    sys.dont_write_bytecode = WRITES_NO_BYTECODE  # a kernel that a test edits twice in a second would run its old one
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)
