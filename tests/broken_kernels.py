@@ -96,9 +96,7 @@ def model(old: str, new: str) -> Changes:
 _KEEP = "        key = {key}\n        kept = self.__dict__.setdefault('kept', {{}})\n        if key in kept:\n"
 _KEEP += "            return kept[key].clone()\n        kept[key] = y\n        return y.clone()\n"
 
-_IMAGES = {
-    "reference": {"torch.rand(rows, columns)": "torch.rand(rows, 3, columns, 2)"},
-}
+_IMAGES = {"reference": {"torch.rand(rows, columns)": "torch.rand(rows, 3, columns, 2)"}}
 
 _BLOCK = '    batch_norm_at = "bn"\n'
 
@@ -151,10 +149,7 @@ BROKEN: Mapping[str, Broken] = {
     "copies its input": Broken(NO_ANSWER, "values", "error", model(RETURN, "        return x.clone()\n")),
     "returns its input": Broken(NO_ANSWER, "structure", "memory of an input", model(RETURN, "        return x\n")),
     "remembers the first answer": Broken(
-        NO_ANSWER,
-        "values",
-        "seed 2",
-        model(RETURN, "        return self.__dict__.setdefault('kept', y).clone()\n"),
+        NO_ANSWER, "values", "seed 2", model(RETURN, "        return self.__dict__.setdefault('kept', y).clone()\n")
     ),
     "answers where every answer is zero": Broken(
         NO_ANSWER,
@@ -264,10 +259,7 @@ BROKEN: Mapping[str, Broken] = {
         BOUNDS, "bounds", "outside of a buffer", weigh(f"{WEIGH} if (i == 0) {{ y[-1] = 1; }}")
     ),
     "writes past the end of its input": Broken(
-        BOUNDS,
-        "bounds",
-        "outside of a buffer",
-        weigh(f"{WEIGH} if (i == 0) {{ const_cast<scalar_t*>(x)[n] = 1; }}"),
+        BOUNDS, "bounds", "outside of a buffer", weigh(f"{WEIGH} if (i == 0) {{ const_cast<scalar_t*>(x)[n] = 1; }}")
     ),
     "reads past the end": Broken(
         BOUNDS,
@@ -276,11 +268,7 @@ BROKEN: Mapping[str, Broken] = {
         weigh("y[i] = x[i] * weight[0] + (i == n - 1 ? 0 * x[n] : 0);"),
     ),
     "reads past the end and forgets it": Broken(
-        BOUNDS,
-        "sanitizer",
-        "memcheck",
-        weigh("y[i] = x[i + 4096] == 5 ? 0 : x[i] * weight[0];"),
-        gpu=True,
+        BOUNDS, "sanitizer", "memcheck", weigh("y[i] = x[i + 4096] == 5 ? 0 : x[i] * weight[0];"), gpu=True
     ),
     # Races.
     "another last bit each time": Broken(
@@ -323,12 +311,7 @@ BROKEN: Mapping[str, Broken] = {
         SIZES,
         "sizes",
         "rows=0.*launch of 'weigh'",
-        {
-            "model": {
-                **served(" and x.is_contiguous()")["model"],
-                'plan.integer("blocks")': "-(-x.numel() // 512)",
-            }
-        },
+        {"model": {**served(" and x.is_contiguous()")["model"], 'plan.integer("blocks")': "-(-x.numel() // 512)"}},
     ),
     "stops at one size": Broken(SIZES, "sizes", "columns|rows", model("y, x.numel()", "y, min(2112, x.numel())")),
     "counts elements in an int": Broken(
@@ -338,10 +321,7 @@ BROKEN: Mapping[str, Broken] = {
     "takes any strides for dense": Broken(LAYOUTS, "layouts", "every other element", served("")),
     "looks at the last stride only": Broken(LAYOUTS, "layouts", "rows apart", served(" and x.stride(-1) == 1")),
     "takes a step of zero for dense": Broken(
-        LAYOUTS,
-        "layouts",
-        "expanded",
-        served(" and (x.is_contiguous() or 0 in x.stride())"),
+        LAYOUTS, "layouts", "expanded", served(" and (x.is_contiguous() or 0 in x.stride())")
     ),
     "gives channels-last inputs another layout": Broken(
         LAYOUTS,
@@ -473,10 +453,7 @@ BROKEN: Mapping[str, Broken] = {
     ),
     "loses the input's gradient": Broken(CALLERS, "gradients", "input 1", reference("x.detach() * self.weight")),
     "returns another gradient": Broken(
-        CALLERS,
-        "gradients",
-        "gradient of weight is off",
-        reference("x * (2 * self.weight - self.weight.detach())"),
+        CALLERS, "gradients", "gradient of weight is off", reference("x * (2 * self.weight - self.weight.detach())")
     ),
     "does not know autocast": Broken(
         CALLERS,

@@ -22,13 +22,17 @@ from warm_process import warm_server
 from tunebench.kernels.runtime.choices_file import load_choices
 from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOADED
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.isolation import in_order
 from tunebench.tuner.result import Stage
 
 TESTS = Path(__file__).parent
+WRITES_NO_BYTECODE = sys.dont_write_bytecode
+sys.dont_write_bytecode = False  # while the tests' modules are collected, which each worker would compile again
 
 LONG = (
     "test_documentation.py",
@@ -49,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """What there is by now stays for the whole run: no test's collection of garbage need look at it."""
+    sys.dont_write_bytecode = WRITES_NO_BYTECODE  # a kernel that a test edits twice in a second would run its old one
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)
@@ -75,7 +80,7 @@ def write_kernel(tmp_path: Path) -> WriteKernel:
                 assert old in text
                 text = text.replace(old, new)
             (folder / name).write_text(text, encoding="utf-8")
-        return load_model(str(folder))
+        return import_model(str(folder))
 
     return write
 
@@ -146,6 +151,16 @@ def one_server() -> Iterator[None]:
         patch.setattr("multiprocessing.set_forkserver_preload", lambda _: None)
         patch.setattr(forkserver, "ensure_running", with_tests)
         yield
+
+
+@pytest.fixture(scope="session")
+def nvrtc() -> NvrtcCompiler:
+    """NVRTC; what needs it is skipped where there is none."""
+    try:
+        NvrtcCompiler().version()
+    except CompilerMissingError as missing:
+        pytest.skip(str(missing))
+    return NvrtcCompiler()
 
 
 @pytest.fixture(scope="session")

@@ -12,15 +12,16 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from processes import ended
 from sample_kernel import MODEL, REFERENCE, SOURCE
 from warm_process import commands_in
 
@@ -84,7 +85,12 @@ def commands() -> Iterator[tuple[str, str]]:
                     yield page.name, part.strip()
 
 
-COMMANDS = typer.main.get_command(app)
+def by_name(group: Any) -> dict[str, Any]:
+    """The commands of a group by their names, those of a group within it among them."""
+    return {name: by_name(one) if hasattr(one, "commands") else one for name, one in group.commands.items()}
+
+
+COMMANDS = by_name(typer.main.get_command(app))
 RUN = [
     block
     for block in blocks()
@@ -143,18 +149,11 @@ def test_a_block_runs(block: Block, world: Path, tmp_path: Path) -> None:
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     own = {"PATH": path, "TUNEBENCH_DB": str(folder / "tunebench.db"), "PYTHONPATH": str(ROOT / "src")}
     start = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [folder / "bin" / "python", "-c"]
-    ran = subprocess.run(
-        [*start, block.text],
-        cwd=folder,
-        env={**os.environ, **own},
-        check=False,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-    )
+    ran = ended(*start, block.text, folder=folder, **own)
     assert ran.returncode == 0, f"{block}\n{ran.stdout[-2000:]}\n{ran.stderr[-2000:]}"
 
 
+@pytest.mark.slow
 def test_every_query_has_an_answer(world: Path) -> None:
     if shutil.which("sqlite3") is None:
         pytest.skip("needs sqlite3")
@@ -166,20 +165,19 @@ def test_every_query_has_an_answer(world: Path) -> None:
     ]
     assert len(queries) >= 4
     for query in queries:
-        ran = subprocess.run(query, cwd=world, check=True, capture_output=True, text=True, encoding="utf-8")
-        assert ran.stdout.strip(), query
+        ran = ended(*query, folder=world)
+        assert ran.returncode == 0 and ran.stdout.strip(), query
 
 
 def test_a_command_is_one_of_ours() -> None:
     for page, command in sorted(set(commands())):
         words = shlex.split(command.replace("\\\n", " "), comments=True)[1:]
-        group, name = COMMANDS, words.pop(0)
-        while hasattr(group, "commands"):
-            assert name in group.commands, f"{page}: {command}"
-            group = group.commands[name]
-            if hasattr(group, "commands"):
-                name = words.pop(0)
-        group.make_context(name, words)
+        found = COMMANDS
+        while isinstance(found, Mapping):
+            name = words.pop(0)
+            assert name in found, f"{page}: {command}"
+            found = found[name]
+        found.make_context(name, words)
 
 
 def test_study_files_are_legal() -> None:

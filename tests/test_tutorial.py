@@ -6,11 +6,11 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from notebook import PAGE, notebook
+from processes import ended
 from warm_process import commands_in
 
 ROOT = Path(__file__).parents[1]
@@ -52,9 +52,7 @@ def run(source: str, names: dict[str, object]) -> str:
         Path(magic.split()[1]).write_text(rest + "\n", encoding="utf-8")
         return ""
     if magic == "%%bash":
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", rest], check=False, capture_output=True, text=True, encoding="utf-8"
-        )
+        done = ended("bash", "-euo", "pipefail", "-c", rest)
         assert done.returncode == 0, f"{rest}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         return done.stdout
     with contextlib.redirect_stdout(io.StringIO()) as output:

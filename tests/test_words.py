@@ -31,8 +31,7 @@ def test_no_docstring_lacks_its_subject_or_verb() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['"""What a file holds."""', 'class A:\n    """Of a class."""', 'async def f():\n    """As of any f."""'],
+    "text", ['"""What a file holds."""', 'class A:\n    """Of a class."""', 'async def f():\n    """As of any f."""']
 )
 def test_every_such_docstring_is_found(text: str) -> None:
     assert len([*openings(text)]) == 1

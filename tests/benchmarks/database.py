@@ -202,10 +202,7 @@ def questions(database: Database) -> Iterator[tuple[str, Callable[[], list[Any]]
     yield "best", lambda: best(database)
     yield "best of a kernel", lambda: best(database, kernel="kernel_1")
     yield "best on a device", lambda: best(database, device="GPU 1")
-    yield (
-        "best for a call",
-        lambda: [recorded_offers("kernel_1", "source-1", _problem(3), _device(2), database.name)],
-    )
+    yield ("best for a call", lambda: [recorded_offers("kernel_1", "source-1", _problem(3), _device(2), database.name)])
     yield "newest trials", lambda: trials(database)
     yield "trials of a kernel", lambda: trials(database, kernel="kernel_1")
     yield "trials refused by the compiler", lambda: trials(database, status=TrialStatus.COMPILE)

@@ -103,10 +103,7 @@ def _measure(name: str, factory: type[TunedModule], sizes: Mapping[str, int | fl
             model = mode.put(reference.make_model(0, _DEVICE))
             tuned = mode.put(reference.make_model(0, _DEVICE, factory))
             inputs = reference.make_inputs(1, _DEVICE)
-            calls: dict[str, Callable[[], Any]] = {
-                "eager": partial(model, *inputs),
-                "tuned": partial(tuned, *inputs),
-            }
+            calls: dict[str, Callable[[], Any]] = {"eager": partial(model, *inputs), "tuned": partial(tuned, *inputs)}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 with torch.no_grad():

@@ -319,9 +319,7 @@ CRASH = "if (k % 10 < 3) { *reinterpret_cast<volatile int*>(k % 10) = 0; } "
 
 
 @app.command("crashes")
-def crashes_command(
-    variants: Annotated[int, typer.Option(min=10, help="Configurations of the study.")] = 100,
-) -> None:
+def crashes_command(variants: Annotated[int, typer.Option(min=10, help="Configurations of the study.")] = 100) -> None:
     """Time a study of whose variants 30 % crash, and the same study without crashes; the figures as JSON."""
     with tempfile.TemporaryDirectory() as name:
         os.environ["TUNEBENCH_CACHE"] = f"{name}/builds"

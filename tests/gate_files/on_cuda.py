@@ -161,12 +161,7 @@ FILES: tuple[GateFile, ...] = (
     _right("a CUDA extension", SCALE, _runs("all"), PROBLEM),
     _right("a CUDA extension with a barrier", _SUMS, _runs("sums"), PROBLEM),
     _right("a CUDA extension on a stream of its own that waits", SCALE, _runs("there and back"), PROBLEM),
-    _right(
-        "a Triton kernel",
-        SCALE,
-        forward(_LAUNCH, before=_TRITON.format(inside="inside = at < n")),
-        PROBLEM,
-    ),
+    _right("a Triton kernel", SCALE, forward(_LAUNCH, before=_TRITON.format(inside="inside = at < n")), PROBLEM),
     _right("a CUDA graph of its own", _TWICE, forward(_GRAPH.format("made.clone()"), before="GRAPHS = {}"), PROBLEM),
     _wrong("a CUDA extension that writes past the end", SCALE, _runs("one more")),
     _wrong("a CUDA extension that writes before the beginning", SCALE, _runs("one before")),
@@ -181,15 +176,11 @@ FILES: tuple[GateFile, ...] = (
     _wrong("a CUDA extension whose launch is refused", SCALE, _runs("too many threads")),
     _wrong("a CUDA extension that takes a minute", SCALE, _runs("a minute", "torch.cuda.synchronize()")),
     _wrong(
-        "a Triton kernel without its mask",
-        SCALE,
-        forward(_LAUNCH, before=_TRITON.format(inside="inside = at >= 0")),
+        "a Triton kernel without its mask", SCALE, forward(_LAUNCH, before=_TRITON.format(inside="inside = at >= 0"))
     ),
     _wrong("a CUDA graph whose output it returns", _TWICE, forward(_GRAPH.format("made"), before="GRAPHS = {}")),
     _wrong(
-        "work on a stream that nobody waits for",
-        _TWICE,
-        forward(_SIDE_STREAM, before="SIDE = torch.cuda.Stream()"),
+        "work on a stream that nobody waits for", _TWICE, forward(_SIDE_STREAM, before="SIDE = torch.cuda.Stream()")
     ),
     _wrong(
         "a product in TF32, which is off afterwards",

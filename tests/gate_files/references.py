@@ -39,11 +39,7 @@ MATMUL = problem(
 )
 
 LAYER_NORM = problem(
-    "return self.norm(x)",
-    init="self.norm = nn.LayerNorm(features)",
-    made_of="features",
-    inputs=DRAWN,
-    constants=ROWS,
+    "return self.norm(x)", init="self.norm = nn.LayerNorm(features)", made_of="features", inputs=DRAWN, constants=ROWS
 )
 
 RMS_NORM = problem(

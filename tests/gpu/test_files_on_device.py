@@ -120,8 +120,7 @@ def test_large_tensors_cross_in_lent_memory() -> None:
 
 @pytest.mark.skipif(find_sanitizer() is None, reason="compute-sanitizer is not installed")
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("a CUDA extension with a barrier", ""), ("a CUDA extension whose race is won", "row_sums")],
+    ("name", "said"), [("a CUDA extension with a barrier", ""), ("a CUDA extension whose race is won", "row_sums")]
 )
 def test_the_sanitizer_watches_a_whole_call(run: CommandLine, tmp_path: Path, name: str, said: str) -> None:
     (file,) = (file for file in ON_CUDA if file.name == name)

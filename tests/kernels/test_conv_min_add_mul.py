@@ -15,7 +15,6 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
-from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.problem import Problem
 
 CPU = find_device("cpu")
@@ -238,14 +237,10 @@ def test_a_change_between_two_calls_changes_the_next_output(change: str) -> None
 
 
 @pytest.mark.parametrize("convolution", ["tf32", "fp16", "graph_fp16", "graph_tf32"])
-def test_nvrtc_compiles_for_hopper_without_spills(convolution: str) -> None:
+def test_nvrtc_compiles_for_hopper_without_spills(nvrtc: NvrtcCompiler, convolution: str) -> None:
     _, tuned = pair()
     problem = tuned.problem(torch.randn(2, 8, 9, 9))
     assert problem is not None
-    try:
-        variant = tuned.kernel.variant(configuration(convolution, "channels_last"), problem, "sm_90")
-        build = NvrtcCompiler().compile(variant)
-    except CompilerMissingError as missing:
-        pytest.skip(str(missing))
+    build = nvrtc.compile(tuned.kernel.variant(configuration(convolution, "channels_last"), problem, "sm_90"))
     assert set(build.figures) == set(tuned.kernel.source.entry_points)
     assert not any(figures.spill_stores for figures in build.figures.values())

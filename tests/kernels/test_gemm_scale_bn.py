@@ -119,14 +119,7 @@ def changed(change: str, model: Model | ModelNew) -> Model | ModelNew:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "parameter replaced",
-        "running variance",
-        "eps",
-        "not affine",
-        "no running statistics",
-    ],
+    "change", ["parameter replaced", "running variance", "eps", "not affine", "no running statistics"]
 )
 def test_a_change_between_two_calls_changes_the_next_output(change: str) -> None:
     reference, tuned = (model.eval() for model in pair())

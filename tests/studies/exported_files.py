@@ -59,11 +59,7 @@ def exported(
 
 
 def loaded(
-    name: str,
-    text: str,
-    extensions: str = "",
-    device: str = "cpu",
-    sizes: Mapping[str, int | float] | None = None,
+    name: str, text: str, extensions: str = "", device: str = "cpu", sizes: Mapping[str, int | float] | None = None
 ) -> tuple[dict[str, Any], nn.Module, Any, tuple[Any, ...]]:
     """The reference and the file in one namespace, as KernelBench runs them: its models, and inputs.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import re
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import ended
 from sample_kernel import WriteKernel
 from sample_results import ENVIRONMENT, STUDY, configuration, correct, failed
 
@@ -119,15 +119,7 @@ def test_the_document_runs_from_a_plain_script(tmp_path: Path) -> None:
     assert len(blocks) >= 6
     script = tmp_path / "script.py"
     script.write_text("print('begins')\n" + "\n".join(blocks), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "TUNEBENCH_DB": str(tmp_path / "tunebench.db")},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    done = ended(sys.executable, script, folder=tmp_path, TUNEBENCH_DB=str(tmp_path / "tunebench.db"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("begins") == 1
     assert (tmp_path / "tunebench.db").exists()

@@ -41,10 +41,7 @@ class ModelNew(Model):
 
 @pytest.mark.parametrize(
     ("right", "wrong", "reason"),
-    [
-        ("", "", ""),
-        ("seen.copy_(seen + 1)", "pass", "input 4 does not hold what the reference leaves in it"),
-    ],
+    [("", "", ""), ("seen.copy_(seen + 1)", "pass", "input 4 does not hold what the reference leaves in it")],
 )
 def test_a_tree_of_values(tmp_path: Path, right: str, wrong: str, reason: str) -> None:
     path = tmp_path / "submission.py"

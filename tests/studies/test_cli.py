@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from processes import ended
 from sample_kernel import WriteKernel
+from sample_results import ENVIRONMENT, STUDY, correct
 
 from tunebench.db.connection.database import open_database
+from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import count_rows
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.faces.cli.run import run as run_command_line
@@ -43,14 +46,7 @@ def tunebench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def spawn(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "tunebench", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        check=False,
-        encoding="utf-8",
-    )
+    return ended(sys.executable, "-m", "tunebench", *arguments, **environment)
 
 
 @pytest.mark.slow
@@ -177,6 +173,7 @@ def test_best_and_trials_agree_with_the_study(tuned: Path) -> None:
     assert [t["median_ms"] for t in fastest] == sorted(t["median_ms"] for t in fastest)
 
 
+@pytest.mark.slow
 def test_tables_for_people(tuned: Path) -> None:
     best = tunebench("best", "scalar_mul", "--db", str(tuned))
     assert best.returncode == 0
@@ -185,11 +182,20 @@ def test_tables_for_people(tuned: Path) -> None:
     assert trials.stdout.count("gemm_scale_bn") == 3
 
 
-def test_nothing_found_is_the_answer_no(tuned: Path) -> None:
-    result = tunebench("best", "--db", str(tuned), "--device", "NVIDIA H200")
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a trial that was recorded by no study."""
+    file = tmp_path_factory.mktemp("recorded") / "results.db"
+    with open_database(file) as database:
+        open_study(database, STUDY, ENVIRONMENT).record(correct(0))
+    return file
+
+
+def test_nothing_found_is_the_answer_no(recorded: Path) -> None:
+    result = tunebench("best", "--db", str(recorded), "--device", "NVIDIA H100")
     assert result.returncode == 1
     assert result.stdout == ""
-    assert json.loads(tunebench("trials", "--db", str(tuned), "--status", "compile", "--json").stdout) == []
+    assert json.loads(tunebench("trials", "--db", str(recorded), "--status", "compile", "--json").stdout) == []
 
 
 def test_doctor_changes_nothing_and_names_what_is_here(tmp_path: Path) -> None:
@@ -303,9 +309,9 @@ def count_trials(database: Path) -> int:
     ids=lambda value: " ".join(value[1:]) if isinstance(value, tuple) else "",
 )
 def test_bad_input_gets_one_line(
-    run: CommandLine, tuned: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+    run: CommandLine, recorded: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    database = tuned if arguments[0] != "tune" else tmp_path / "a.db"
+    database = recorded if arguments[0] != "tune" else tmp_path / "a.db"
     device = ("--device", "cpu") if arguments[0] == "tune" and "--device" not in arguments else ()
     assert message in run(*arguments, *device, "--db", str(database)).error
 
@@ -331,9 +337,9 @@ def test_a_study_file_with_an_unknown_key(tmp_path: Path, key: str) -> None:
     assert "unknown key in" in message and "did you mean" in message
 
 
-def test_a_database_of_a_newer_revision(tuned: Path, tmp_path: Path) -> None:
+def test_a_database_of_a_newer_revision(recorded: Path, tmp_path: Path) -> None:
     newer = tmp_path / "newer.db"
-    with sqlite3.connect(tuned) as source, sqlite3.connect(newer) as target:
+    with sqlite3.connect(recorded) as source, sqlite3.connect(newer) as target:
         source.backup(target)
         target.execute("UPDATE tunebench_version SET version_num = '9999'")
     for arguments in (("tune", "scalar_mul", *SMALL), ("best",), ("trials",)):

@@ -122,12 +122,7 @@ def test_an_upgrade_says_from_where_to_where_and_what_it_keeps(run: CommandLine,
 def test_a_query_answers_as_a_table_json_and_csv(run: CommandLine) -> None:
     sql = "SELECT trial, device, over_copy, message FROM trials_flat WHERE number < 2 ORDER BY trial"
     assert "NVIDIA A100" in run("query", sql).out
-    assert run("query", sql, "--json").json[1] == {
-        "trial": 2,
-        "device": "NVIDIA H200",
-        "over_copy": 0.9,
-        "message": "",
-    }
+    assert run("query", sql, "--json").json[1] == {"trial": 2, "device": "NVIDIA H200", "over_copy": 0.9, "message": ""}
     lines = run("query", sql, "--csv").out.splitlines()
     assert (lines[0], lines[1]) == ("trial,device,over_copy,message", "1,NVIDIA H200,,")
     first = run("query", sql, "--limit", 1, "--json")

@@ -12,7 +12,7 @@ from benchmarks.exam.table import details, geometric_mean, summary
 from sampling import slow_but
 
 import tunebench
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 
 PROBLEMS = problems(Path(), small=True)
 OF_THEMSELVES = "level1_32_hardtanh"
@@ -24,7 +24,7 @@ SAMPLE = [one for one in PROBLEMS if one.name == OF_THEMSELVES] + random.Random(
 BLOCKS = {"linear": "Linear", "linear_rows": "Linear", "rows": "Rows", "pointwise": "Pointwise", "convolution": "Conv"}
 
 
-@pytest.mark.parametrize("problem", slow_but(PROBLEMS[::12], PROBLEMS), ids=lambda one: one.name)
+@pytest.mark.parametrize("problem", slow_but(PROBLEMS[::24], PROBLEMS), ids=lambda one: one.name)
 def test_a_kernel_is_a_few_lines_that_new_writes(problem: ExamProblem, tmp_path: Path) -> None:
     problem = replace(problem, folder=tmp_path)
     made = problem.write()
@@ -33,7 +33,7 @@ def test_a_kernel_is_a_few_lines_that_new_writes(problem: ExamProblem, tmp_path:
     else:
         assert (made.block, made.left) == (BLOCKS[problem.group], ())
     assert problem.lines <= 15
-    model = load_model(str(problem.path))
+    model = import_model(str(problem.path))
     assert model.kernel.name == problem.name
     assert [base.__name__ for base in model.__bases__] == [BLOCKS[problem.group], "Model"]
     assert "tunebench" not in problem.problem.reference

@@ -17,7 +17,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.queries.misses import add_misses
 from tunebench.db.queries.rows import Missed
 from tunebench.kernels.runtime import on_sight
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model, load_model
 from tunebench.kernels.runtime.selection import Tier
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tuning.for_problem import UnfitProblemError, sizes_for
@@ -134,7 +134,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def missed(kernel: Kernel, n: int, calls: int) -> Missed:
-    problem = load_model(str(kernel.folder))().identify(torch.rand(n, 1))
+    problem = import_model(str(kernel.folder))().identify(torch.rand(n, 1))
     assert problem is not None
     return Missed(kernel.name, kernel.digest, str(kernel.folder), problem, CPU.name, CPU.architecture, calls)
 

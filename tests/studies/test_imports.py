@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from processes import ended
 from sample_results import ENVIRONMENT, STUDY, correct
 
 from tunebench.db.connection.database import open_database
@@ -31,14 +30,7 @@ atexit.register(lambda: print(json.dumps(sorted({name.partition(".")[0] for name
 
 def modules_after(code: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> set[str]:
     """The top-level modules that a new process has imported when it ends."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN + code, *arguments],
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    done = ended(sys.executable, "-c", RUN + code, *arguments, **(environment or {}))
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stderr.splitlines()[-1]))
 

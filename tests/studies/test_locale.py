@@ -1,7 +1,6 @@
 """What is measured and found does not depend on the locale; only what a terminal can show does."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from processes import ended
 
 from tunebench.db.connection.database import open_database
 
@@ -63,13 +63,7 @@ def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 def run(arguments: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     """Python in a process of its own that follows its locale."""
     locale = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        env={**os.environ, **locale, **environment},
-        check=False,
-        encoding="utf-8",
-    )
+    return ended(sys.executable, *arguments, **locale, **environment)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import torch
 from sample_kernel import REFERENCE, WriteKernel
 from sampling import slow_but
 
-from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.kernels.runtime.registry import import_model, kernel_names
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tuning.for_problem import problem_of
 from tunebench.studies.writing.kernelbench import bench_problems
@@ -60,12 +60,7 @@ OWN = {
         "torch.rand(64)",
         {"steps": 3},
     ),
-    "along": (
-        "axis: self.axis = -axis",
-        "x: torch.softmax(x, self.axis)",
-        "torch.rand(4, 4, 4, 4)",
-        {"axis": 1},
-    ),
+    "along": ("axis: self.axis = -axis", "x: torch.softmax(x, self.axis)", "torch.rand(4, 4, 4, 4)", {"axis": 1}),
 }
 """Modules with more to do than the sizes of a kernel's axes say, which are the same for all of their calls here."""
 
@@ -147,7 +142,7 @@ def _known_problems(factory: type[TunedModule], seed: int) -> dict[str, Problem]
 def test_unequal_calls_of_a_shipped_kernel_are_unequal_problems(name: str, tmp_path: Path) -> None:
     exam = bench_problems().get(name)
     target = name if exam is None else str(exam.write(tmp_path).folder)
-    assert len(_known_problems(load_model(target), seed=len(name))) > 3
+    assert len(_known_problems(import_model(target), seed=len(name))) > 3
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -208,6 +208,7 @@ def test_an_export_for_other_tuners_can_be_replayed(tmp_path: Path, form: Format
     assert len(space.times_ms) == len(TrialStatus)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.exists(), reason="the recorded spaces are not here")
 def test_shared_spaces_agree_in_both_formats_and_gp_searches_them_well() -> None:
     cache = load_space(SHARED / "convolution_A100.json.gz")

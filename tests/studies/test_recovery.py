@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import ended
 from sample_kernel import WriteKernel
 from tests.benchmarks.recovery import kill_again_and_again
 
@@ -191,13 +192,7 @@ def test_a_full_disk_ends_a_study_with_the_reason_and_it_goes_on_when_there_is_r
     monkeypatch.setenv("TUNEBENCH_CACHE", str(tmp_path / "builds"))
     script = Path(__file__).with_name("full_disk.py")
     arguments = f"{script} {disk} {write_kernel().kernel.folder} {tmp_path}/elsewhere.db"
-    done = subprocess.run(
-        [*unshare, f"{mount} && exec {sys.executable} {arguments}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        encoding="utf-8",
-    )
+    done = ended(*unshare, f"{mount} && exec {sys.executable} {arguments}")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["at first"] == found["with room again"] == ""

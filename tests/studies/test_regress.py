@@ -9,7 +9,7 @@ import pytest
 from command_line import CommandLine
 from versions_of_a_kernel import Repository
 
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.shipped import ShippedResult, write_file
 from tunebench.studies.checking.regress.comparison import Comparison, Side, Timing
 from tunebench.studies.checking.regress.modules import modules_of
@@ -31,7 +31,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 def ship(repository: Repository, block_size: int) -> None:
     """Put a result beside the kernel as it is now."""
-    kernel, device = load_model(str(repository.kernel)).kernel, find_device("cpu")
+    kernel, device = import_model(str(repository.kernel)).kernel, find_device("cpu")
     axes, over_reference = {"rows": 4, "columns": 32}, {"reference": [2.0, 1.9, 2.1]}
     result = ShippedResult(axes, "float32", {}, {"block_size": block_size}, over_reference, 1.0, None, {})
     write_file(kernel, device.name, device.architecture, [result])

@@ -34,13 +34,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import (
-    Baseline,
-    Decision,
-    Ratio,
-    TrialResult,
-    TrialStatus,
-)
+from tunebench.tuner.result import Baseline, Decision, Ratio, TrialResult, TrialStatus
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.timing.statistics import control_ratio
 

@@ -9,7 +9,7 @@ from command_line import CommandLine
 from sample_results import H200
 from versions_of_a_kernel import Repository
 
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.shipped import ShippedFile, ShippedResult, file_for, is_stale, read_file, write_file
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -30,7 +30,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 def give_results(made: Repository) -> None:
     """Commit results for the kernel as it is."""
-    kernel = load_model(str(made.kernel)).kernel
+    kernel = import_model(str(made.kernel)).kernel
     results = [
         ShippedResult(
             {"rows": rows, "columns": 32},
@@ -49,7 +49,7 @@ def give_results(made: Repository) -> None:
 
 
 def shipped(repository: Repository) -> ShippedFile:
-    kernel = load_model(str(repository.kernel)).kernel
+    kernel = import_model(str(repository.kernel)).kernel
     file = read_file(file_for(kernel, H200.name))
     assert not is_stale(kernel, file)
     return file
@@ -97,7 +97,7 @@ def test_a_function_that_is_gone_matters_where_it_did_something(
 
 @pytest.mark.slow
 def test_other_instructions_are_not_shipped(run: CommandLine, repository: Repository) -> None:
-    file = file_for(load_model(str(repository.kernel)).kernel, H200.name)
+    file = file_for(import_model(str(repository.kernel)).kernel, H200.name)
     before = file.read_bytes()
     repository.turns(99)
     done = run("ship", repository.kernel, "--same-code-as", "HEAD~1", "--json")
@@ -109,10 +109,10 @@ def test_other_instructions_are_not_shipped(run: CommandLine, repository: Reposi
 @pytest.mark.slow
 def test_what_was_shipped_since_stays(run: CommandLine, repository: Repository) -> None:
     repository.edit("root.cu", "// Newton", "// Isaac Newton")
-    kernel = load_model(str(repository.kernel)).kernel
+    kernel = import_model(str(repository.kernel)).kernel
     if kernel.digest == read_file(file_for(kernel, H200.name)).digest:  # a comment is no other kernel
         repository.edit("root.cu", "scalar_t square = x[i]", "scalar_t square = +x[i]")
-        kernel = load_model(str(repository.kernel)).kernel
+        kernel = import_model(str(repository.kernel)).kernel
     newer = ShippedResult(
         {"rows": SIZES[0], "columns": 32},
         "float32",

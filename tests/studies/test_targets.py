@@ -10,7 +10,7 @@ from sample_kernel import SLOW_REFERENCE, WriteKernel
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import trial_details
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.shipped import files_of
 from tunebench.studies.checking.bench import cases_of
 from tunebench.studies.request.measure import BenchRequest
@@ -76,7 +76,7 @@ def test_study_files_say_what_is_compared_checked_timed_and_shipped(folder: Path
     assert case.device == "cpu" and case.configuration == {"block_size": 128}
     shipped = run("ship", file, "--device", "cpu")
     assert shipped.code == 0, shipped
-    assert len(files_of(load_model(str(folder)).kernel)) == 1
+    assert len(files_of(import_model(str(folder)).kernel)) == 1
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import tunebench
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import trials
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.studies.tuning.ahead import bundle
 from tunebench.tuner.compile.bundle import VARIABLE
 from tunebench.tuner.compile.triton import compiler as triton_compiler
@@ -102,7 +102,7 @@ def test_a_bundle_serves_without_a_compiler(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv(VARIABLE, str(tmp_path / "bundle"))
     monkeypatch.setattr(TritonCompiler, "compile", None)
     monkeypatch.setenv("TUNEBENCH_CACHE", str(tmp_path / "empty"))
-    model, x = load_model(str(file))(), torch.rand(4, 80)
+    model, x = import_model(str(file))(), torch.rand(4, 80)
     assert torch.allclose(model(x), torch.softmax(x, 1))
     (choice,) = model.choices.values()
     assert choice.tier == "default"
@@ -157,11 +157,11 @@ def test_what_a_user_gets_wrong_is_one_line(tmp_path: Path, run: CommandLine, na
 
 
 def test_what_is_edited_is_another_kernel(tmp_path: Path) -> None:
-    known = load_model(str(write(tmp_path / "softmax.py", SOFTMAX))).kernel.digest
+    known = import_model(str(write(tmp_path / "softmax.py", SOFTMAX))).kernel.digest
     comment = {"    at = tl.arange": "    # every column\n    at = tl.arange"}
-    assert load_model(str(write(tmp_path / "softmax.py", SOFTMAX, comment))).kernel.digest == known
+    assert import_model(str(write(tmp_path / "softmax.py", SOFTMAX, comment))).kernel.digest == known
     called = {"tl.exp(row - largest)": "tl.exp2(row - largest)"}
-    assert load_model(str(write(tmp_path / "softmax.py", SOFTMAX, called))).kernel.digest != known
+    assert import_model(str(write(tmp_path / "softmax.py", SOFTMAX, called))).kernel.digest != known
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_a_source_of_its_own_file_is_read_without_triton(tmp_path: Path) -> None
     answer = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
     assert answer.stdout.split() == [b"softmax.py", b"False"]
     x = torch.rand(4, 80)
-    assert torch.allclose(load_model(str(folder))()(x), torch.softmax(x, 1))
+    assert torch.allclose(import_model(str(folder))()(x), torch.softmax(x, 1))
 
 
 def test_doctor_builds_it(tmp_path: Path, run: CommandLine) -> None:
@@ -193,7 +193,7 @@ def test_doctor_builds_it(tmp_path: Path, run: CommandLine) -> None:
 
 def test_an_export_is_refused_in_one_line(tmp_path: Path, run: CommandLine) -> None:
     file, place = write(tmp_path / "softmax.py", SOFTMAX), tmp_path / "results.db"
-    kernel = load_model(str(file)).kernel
+    kernel = import_model(str(file)).kernel
     problem, winner = Problem({"rows": 4, "columns": 80}, "float32"), Configuration({"width": 128, "num_warps": 4})
     study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=problem, device=H200)
     with open_database(place) as database:

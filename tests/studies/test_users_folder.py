@@ -11,8 +11,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.tune import make_evaluator, resolve, tune
 from tunebench.tuner.compile.cache import BuildCache
-from tunebench.tuner.compile.nvrtc import NvrtcCompiler
-from tunebench.tuner.errors import CompilerMissingError, UserError
+from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialStatus
 
@@ -126,10 +125,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         {METHOD: f"    def __init__(self):\n{RENAMED}\n{METHOD}"},
         r"its parameters and buffers are not Model's: w \(1,\), weight \(1,\)",
     ),
-    "a problem that raises": (
-        {PROBLEM: "return x.axes"},
-        r"model.py:\d+: problem\(\): AttributeError: ",
-    ),
+    "a problem that raises": ({PROBLEM: "return x.axes"}, r"model.py:\d+: problem\(\): AttributeError: "),
     "a problem that is none": ({PROBLEM: "return {'n': 3}"}, r"model.py: problem\(\) returns dict, not a Problem"),
     "a problem without a reason": (
         {PROBLEM: "return None"},
@@ -232,18 +228,7 @@ def test_what_the_default_raises_stops_the_study_at_once(run: CommandLine, write
 STDIO = {"extern": "#include <stdio.h>\nextern", "y[i] = x[i]": 'if (i < 0) printf("%d", variety); y[i] = x[i]'}
 
 
-def nvrtc_is_here() -> bool:
-    try:
-        NvrtcCompiler().version()
-    except CompilerMissingError:
-        return False
-    return True
-
-
-needs_nvrtc = pytest.mark.skipif(not nvrtc_is_here(), reason="needs NVRTC")
-
-
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 def test_what_builds_on_the_cpu_alone_is_refused_by_check(run: CommandLine, write_kernel: WriteKernel) -> None:
     folder = write_kernel(source=STDIO).kernel.folder
     ran = run("check", folder, "--device", "cpu", "--arch", "sm_80")
@@ -253,7 +238,7 @@ def test_what_builds_on_the_cpu_alone_is_refused_by_check(run: CommandLine, writ
 
 
 @pytest.mark.slow
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 def test_a_study_on_the_cpu_says_so_too(write_kernel: WriteKernel, tmp_path: Path) -> None:
     options = {"device": "cpu", "trials": 1, "fresh": True}
     with open_database(tmp_path / "a.db") as database:

@@ -6,15 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.result import (
-    CacheRegime,
-    ErrorFigures,
-    Measurement,
-    Stage,
-    TrialResult,
-    TrialStatus,
-    Verdict,
-)
+from tunebench.tuner.result import CacheRegime, ErrorFigures, Measurement, Stage, TrialResult, TrialStatus, Verdict
 
 CONFIGURATION = Configuration({"block": 64})
 PASSED = Verdict(True, (Stage("values", True, 0.1),), 1e-4)

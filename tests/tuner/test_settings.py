@@ -101,10 +101,7 @@ def test_what_is_no_setting_is_one_line(given: dict[str, str], said: str) -> Non
 
 @pytest.mark.parametrize(
     ("given", "kind", "said"),
-    [
-        ({"matmul": "bf16"}, "cuda", "use ieee or tf32"),
-        ({"convolution": "tf32"}, "cpu", "use ieee"),
-    ],
+    [({"matmul": "bf16"}, "cuda", "use ieee or tf32"), ({"convolution": "tf32"}, "cpu", "use ieee")],
 )
 def test_what_a_device_has_not_is_refused_before_anything_runs(given: dict[str, str], kind: str, said: str) -> None:
     with pytest.raises(UserError, match=f"on a device of type '{kind}': {said}"):

@@ -23,6 +23,7 @@ import hostile_count
 import pytest
 from sample_database import place_of
 from sample_results import ENVIRONMENT, H200, PROBLEM, STUDY, comparison, correct, failed
+from sampling import slow_but
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.connection.engine import locate, make_engine
@@ -319,7 +320,7 @@ def test_a_file_cut_short_is_left_as_it_is(file: Path, share: float) -> None:
     assert read_all(file) > 0
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", slow_but(range(6), range(30)))
 def test_a_file_with_bits_flipped_is_left_as_it_is(file: Path, seed: int) -> None:
     chance = random.Random(seed)
     content = bytearray(file.read_bytes())
@@ -330,7 +331,7 @@ def test_a_file_with_bits_flipped_is_left_as_it_is(file: Path, seed: int) -> Non
     read_all(file)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", slow_but(range(3), range(12)))
 def test_a_file_with_pages_of_noise_is_left_as_it_is(file: Path, seed: int) -> None:
     chance = random.Random(seed)
     content = bytearray(file.read_bytes())

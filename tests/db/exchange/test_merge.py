@@ -52,10 +52,17 @@ def copies(folder: Path, files: Iterable[Path]) -> list[Path]:
     return [Path(shutil.copy(file, folder)) for file in files]
 
 
-@pytest.fixture
-def machines(tmp_path: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two machines that tuned the same studies, and a third with others."""
-    return [make(tmp_path / "a.db"), make(tmp_path / "b.db"), make(tmp_path / "c.db", seed=7)]
+    folder = tmp_path_factory.mktemp("machines")
+    return [make(folder / "a.db"), make(folder / "b.db"), make(folder / "c.db", seed=7)]
+
+
+@pytest.fixture
+def machines(originals: list[Path], tmp_path: Path) -> list[Path]:
+    """Copies of them."""
+    return [Path(shutil.copy(one, tmp_path)) for one in originals]
 
 
 def test_everything_of_every_machine_is_there_once(tmp_path: Path, machines: list[Path]) -> None:

@@ -18,10 +18,7 @@ FILES = (
     _right(
         "sets variables for compilers",
         LINEAR,
-        forward(
-            _RELU,
-            before="os.environ['TORCH_CUDA_ARCH_LIST'] = '9.0'\nos.environ['CUDA_LAUNCH_BLOCKING'] = '0'",
-        ),
+        forward(_RELU, before="os.environ['TORCH_CUDA_ARCH_LIST'] = '9.0'\nos.environ['CUDA_LAUNCH_BLOCKING'] = '0'"),
     ),
     _right("silences warnings", LINEAR, forward(_RELU, before="import warnings\nwarnings.filterwarnings('ignore')")),
     _right("prints as it is called", LINEAR, forward("print('[{\"passed\": false}]')\n" + _RELU)),

@@ -28,9 +28,7 @@ FILES = (
     _right(
         "softmax of bfloat16",
         problem(
-            "return torch.softmax(x, dim=-1)",
-            inputs="torch.randn(batch, features).bfloat16()",
-            constants=_CONSTANTS,
+            "return torch.softmax(x, dim=-1)", inputs="torch.randn(batch, features).bfloat16()", constants=_CONSTANTS
         ),
         forward(
             """

@@ -15,16 +15,9 @@ def _table(body: str, init: str = _TABLE) -> str:
 
 FILES = (
     _right(
-        "rows of a table",
-        _table("return self.table(x)"),
-        forward("return self.table.weight[x]"),
-        flags=("--dense",),
+        "rows of a table", _table("return self.table(x)"), forward("return self.table.weight[x]"), flags=("--dense",)
     ),
-    _right(
-        "rows as a function",
-        _table("return self.table(x)"),
-        forward("return F.embedding(x, self.table.weight)"),
-    ),
+    _right("rows as a function", _table("return self.table(x)"), forward("return F.embedding(x, self.table.weight)")),
     _right(
         "means of rows",
         _table("return self.table(x)", "self.table = nn.EmbeddingBag(words, width, mode='mean')"),

@@ -23,8 +23,7 @@ FILES = (
         "smooth L1",
         _loss("return F.smooth_l1_loss(x, t)", _TWO),
         forward(
-            "away = (x - t).abs()\nreturn torch.where(away < 1, 0.5 * away * away, away - 0.5).mean()",
-            arguments="x, t",
+            "away = (x - t).abs()\nreturn torch.where(away < 1, 0.5 * away * away, away - 0.5).mean()", arguments="x, t"
         ),
     ),
     _right(

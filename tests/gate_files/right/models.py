@@ -37,11 +37,7 @@ FILES = (
         """,
     ),
     _right("no sizes but the tensors' own", BARE, forward("return x.tanh().mul(2.0)")),
-    _right(
-        "layers one by one",
-        _LAYERS,
-        forward("for layer in self.layers:\n    x = layer(x)\nreturn x"),
-    ),
+    _right("layers one by one", _LAYERS, forward("for layer in self.layers:\n    x = layer(x)\nreturn x")),
     _right(
         "shared weights",
         _rows(

@@ -72,11 +72,7 @@ FILES = (
         ),
         PROBLEM,
     ),
-    _right(
-        "batch norm by its module's own method",
-        BATCH_NORM,
-        forward("return nn.BatchNorm1d.forward(self.norm, x)"),
-    ),
+    _right("batch norm by its module's own method", BATCH_NORM, forward("return nn.BatchNorm1d.forward(self.norm, x)")),
     _right(
         "rows of length one",
         problem("return F.normalize(x, dim=1)", inputs=DRAWN, constants=ROWS),

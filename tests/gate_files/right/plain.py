@@ -41,10 +41,7 @@ FILES = (
     _right("product by einsum", MATMUL, forward("return torch.einsum('ik,kj->ij', a, b)", arguments="a, b")),
     _right("product by mm", MATMUL, forward("return torch.mm(a, b)", arguments="a, b")),
     _right(
-        "product row by row",
-        MATMUL,
-        forward("return torch.stack([row @ b for row in a])", arguments="a, b"),
-        PROBLEM,
+        "product row by row", MATMUL, forward("return torch.stack([row @ b for row in a])", arguments="a, b"), PROBLEM
     ),
     _right("relu by a clamp", RELU, forward("return x.clamp_min(0)")),
     _right("GELU by erf", GELU, forward("return 0.5 * x * (1 + torch.erf(x * 0.7071067811865476))"), PROBLEM),

@@ -7,9 +7,7 @@ _right = right("random numbers")
 
 FILES = (
     _right(
-        "dropout as a function",
-        DROPOUT,
-        forward("return F.dropout(self.linear(x), self.dropout.p, self.training)"),
+        "dropout as a function", DROPOUT, forward("return F.dropout(self.linear(x), self.dropout.p, self.training)")
     ),
     _right(
         "dropout before a sum",

@@ -44,30 +44,16 @@ FILES = (
         LINEAR,
         forward("return torch.relu(F.linear(x, self.linear.weight, self.linear.bias.detach())) + self.offset"),
     ),
-    _gradients(
-        "loses the second factor's gradient",
-        MATMUL,
-        forward("return a @ b.detach()", arguments="a, b"),
-    ),
+    _gradients("loses the second factor's gradient", MATMUL, forward("return a @ b.detach()", arguments="a, b")),
     _by_function("a gradient that ignores what comes in", SCALE, "return x * 2.5", "return torch.full_like(grad, 2.5)"),
-    _by_function(
-        "a gradient of numbers that are positive",
-        RELU,
-        "return torch.relu(x)",
-        "return grad.clone()",
-    ),
+    _by_function("a gradient of numbers that are positive", RELU, "return torch.relu(x)", "return grad.clone()"),
     _by_function(
         "takes an incoming gradient for dense",
         SCALE,
         "return x * 2.5",
         "return torch.as_strided(grad, grad.shape, (grad.shape[1], 1)).clone() * 2.5",
     ),
-    _by_function(
-        "writes into the incoming gradient",
-        SCALE,
-        "return x * 2.5",
-        "return grad.mul_(2.5)",
-    ),
+    _by_function("writes into the incoming gradient", SCALE, "return x * 2.5", "return grad.mul_(2.5)"),
     _by_function(
         "a gradient in bfloat16",
         TANH,

@@ -20,11 +20,7 @@ def _kernel(name: str, source: str, reference: str = SCALE, out: str = "torch.em
 
 _ALL = "for (long i = 0; i < n; i++) out[i] = x[i] * 2.5f;"
 
-_DIFFERENCES = problem(
-    "return F.pad(x, (0, 1))[1:] - x",
-    inputs="torch.rand(length)",
-    constants="length = 97",
-)
+_DIFFERENCES = problem("return F.pad(x, (0, 1))[1:] - x", inputs="torch.rand(length)", constants="length = 97")
 
 _CUT_OFF = """
 rows, columns = torch.tril_indices(x.shape[0], x.shape[1])
@@ -99,11 +95,7 @@ FILES = (
     _wrong(
         "writes into its weight", LINEAR, forward("self.linear.weight.data.mul_(1.0001)\nreturn super().forward(x)")
     ),
-    _wrong(
-        "returns its input",
-        problem("return x * 1.0", inputs=DRAWN, constants=ROWS),
-        forward("return x"),
-    ),
+    _wrong("returns its input", problem("return x * 1.0", inputs=DRAWN, constants=ROWS), forward("return x")),
     _wrong(
         "returns a part of its input",
         problem("return x[:4].clone()", inputs=DRAWN, constants=ROWS),

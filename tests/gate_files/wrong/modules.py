@@ -64,11 +64,7 @@ FILES = (
         LINEAR,
         _GIVEN_BACK.format("self.product = nn.Linear(features, features)", "self.product.weight", "self.product.bias"),
     ),
-    _wrong(
-        "draws other weights",
-        LINEAR,
-        forward(_RELU, made="nn.init.xavier_uniform_(self.linear.weight)"),
-    ),
+    _wrong("draws other weights", LINEAR, forward(_RELU, made="nn.init.xavier_uniform_(self.linear.weight)")),
     _wrong(
         "takes a number from the generator first",
         LINEAR,
@@ -100,11 +96,7 @@ FILES = (
         BATCH_NORM,
         _statistics(_COUNT, _MEAN, _VARIANCE).replace("norm.momentum", "0.1"),
     ),
-    _no_drop_in(
-        "always in train mode",
-        BATCH_NORM,
-        forward("self.norm.train()\nreturn self.norm(x)"),
-    ),
+    _no_drop_in("always in train mode", BATCH_NORM, forward("self.norm.train()\nreturn self.norm(x)")),
     _no_drop_in(
         "train() that returns nothing",
         LINEAR,
@@ -117,11 +109,7 @@ FILES = (
     ),
     _no_drop_in("drops out in eval mode too", DROPOUT, forward("return F.dropout(self.linear(x), 0.25, True)")),
     _wrong("does not drop out", DROPOUT, forward("return self.linear(x)")),
-    _wrong(
-        "drops out by another rate",
-        DROPOUT,
-        forward("return F.dropout(self.linear(x), 0.3, self.training)"),
-    ),
+    _wrong("drops out by another rate", DROPOUT, forward("return F.dropout(self.linear(x), 0.3, self.training)")),
     _no_drop_in(
         "knows one epsilon",
         LAYER_NORM,
@@ -170,24 +158,14 @@ FILES = (
         ),
     ),
     _wrong("keeps every input for ever", SCALE, forward("KEPT.append(x.clone())\nreturn x * 2.5", before="KEPT = []")),
-    _no_drop_in(
-        "cannot be copied",
-        LINEAR,
-        forward(_RELU, made="self.lock = threading.Lock()"),
-    ),
-    _no_drop_in(
-        "stays in float32",
-        LINEAR,
-        forward(_RELU + " * self.one", made="self.one = torch.ones(1)"),
-    ),
+    _no_drop_in("cannot be copied", LINEAR, forward(_RELU, made="self.lock = threading.Lock()")),
+    _no_drop_in("stays in float32", LINEAR, forward(_RELU + " * self.one", made="self.one = torch.ones(1)")),
     _no_drop_in(
         "fails under torch.compile",
         LINEAR,
         forward("if torch.compiler.is_compiling():\n    return torch.relu(self.linear(x))\n" + _RELU),
     ),
     _no_drop_in(
-        "does not know autocast",
-        LINEAR,
-        forward("with torch.autocast(x.device.type, enabled=False):\n    " + _RELU),
+        "does not know autocast", LINEAR, forward("with torch.autocast(x.device.type, enabled=False):\n    " + _RELU)
     ),
 )

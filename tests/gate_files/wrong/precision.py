@@ -51,11 +51,7 @@ FILES = (
         DEEP,
         forward("return x @ torch.where(self.weight.abs() < 0.01, torch.zeros_like(self.weight), self.weight).t()"),
     ),
-    _wrong(
-        "half of the depth, doubled",
-        DEEP,
-        forward("return 2 * (x[:, ::2] @ self.weight[:, ::2].t())"),
-    ),
+    _wrong("half of the depth, doubled", DEEP, forward("return 2 * (x[:, ::2] @ self.weight[:, ::2].t())")),
     _wrong(
         "less precision at the problem's own size alone",
         DEEP,

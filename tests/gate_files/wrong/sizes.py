@@ -101,11 +101,7 @@ FILES = (
         return torch.relu(F.conv2d(x, weight, self.conv.bias, padding=1))
         """,
     ),
-    _sizes(
-        "adds up a hundred columns at most",
-        ROW_SUMS,
-        "return x[:, :100].sum(dim=1)",
-    ),
+    _sizes("adds up a hundred columns at most", ROW_SUMS, "return x[:, :100].sum(dim=1)"),
     _sizes(
         "serves a thousand columns",
         SOFTMAX,

@@ -71,10 +71,7 @@ FILES = (
     _changes("leaves another default type", "torch.set_default_dtype(torch.float64)"),
     _changes("leaves gradients off", "out = super().forward(x)", "torch.set_grad_enabled(False)", "return out"),
     _changes(
-        "leaves inference mode on",
-        "MODES.append(torch.inference_mode())",
-        "MODES[-1].__enter__()",
-        before="MODES = []",
+        "leaves inference mode on", "MODES.append(torch.inference_mode())", "MODES[-1].__enter__()", before="MODES = []"
     ),
     _changes("leaves another number of threads", "torch.set_num_threads(3)"),
     _changes("leaves deterministic algorithms on", "torch.use_deterministic_algorithms(True, warn_only=True)"),

@@ -80,11 +80,7 @@ FILES = (
     _wrong(
         "drops the upper bound that inputs never reach", _rows("return F.relu6(x)"), forward("return torch.relu(x)")
     ),
-    _wrong(
-        "softmax without the maximum",
-        SOFTMAX,
-        forward("e = torch.exp(x)\nreturn e / e.sum(dim=-1, keepdim=True)"),
-    ),
+    _wrong("softmax without the maximum", SOFTMAX, forward("e = torch.exp(x)\nreturn e / e.sum(dim=-1, keepdim=True)")),
     _wrong(
         "softmax with a power for the exponential",
         SOFTMAX,
@@ -107,9 +103,7 @@ FILES = (
     ),
     _wrong("tanh by a sigmoid, which cancels", TANH, forward("return 2.0 * torch.sigmoid(2.0 * x) - 1.0")),
     _wrong(
-        "softplus without its threshold",
-        _rows("return F.softplus(x)"),
-        forward("return torch.log(1 + torch.exp(x))"),
+        "softplus without its threshold", _rows("return F.softplus(x)"), forward("return torch.log(1 + torch.exp(x))")
     ),
     _wrong("GELU by its tanh form", GELU, forward("return F.gelu(x, approximate='tanh')")),
     _wrong(
@@ -172,11 +166,7 @@ FILES = (
         RMS_NORM,
         forward("return self.weight * x / (x.pow(2).mean(dim=-1, keepdim=True).sqrt() + 1e-5)"),
     ),
-    _wrong(
-        "log(1 + x) for log1p(x)",
-        _rows("return torch.log1p(x.abs())"),
-        forward("return torch.log(1 + x.abs())"),
-    ),
+    _wrong("log(1 + x) for log1p(x)", _rows("return torch.log1p(x.abs())"), forward("return torch.log(1 + x.abs())")),
     _wrong("exp(x) - 1 for expm1(x)", _rows("return torch.expm1(x)"), forward("return torch.exp(x) - 1")),
     _wrong(
         "loses small results",
@@ -225,27 +215,9 @@ FILES = (
         _rows("return F.cross_entropy(x, t)", f"{DRAWN}, torch.randint(0, features, (batch,))").replace(
             "forward(self, x)", "forward(self, x, t)"
         ),
-        forward(
-            "return -torch.log(torch.softmax(x, dim=1).gather(1, t[:, None])).mean()",
-            arguments="x, t",
-        ),
+        forward("return -torch.log(torch.softmax(x, dim=1).gather(1, t[:, None])).mean()", arguments="x, t"),
     ),
-    _wrong(
-        "forgets the sign of zero",
-        _rows("return 1.0 / x"),
-        forward("return 1.0 / (x + 0.0)"),
-        DROP_IN,
-    ),
-    _wrong(
-        "takes NaN for zero",
-        RELU,
-        forward("return torch.where(x > 0, x, torch.zeros_like(x))"),
-        DROP_IN,
-    ),
-    _wrong(
-        "saturates at the largest half",
-        SCALE,
-        forward("return (x * 2.5).clamp(-65504.0, 65504.0)"),
-        DROP_IN,
-    ),
+    _wrong("forgets the sign of zero", _rows("return 1.0 / x"), forward("return 1.0 / (x + 0.0)"), DROP_IN),
+    _wrong("takes NaN for zero", RELU, forward("return torch.where(x > 0, x, torch.zeros_like(x))"), DROP_IN),
+    _wrong("saturates at the largest half", SCALE, forward("return (x * 2.5).clamp(-65504.0, 65504.0)"), DROP_IN),
 )

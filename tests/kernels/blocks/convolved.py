@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tunebench import blocks
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.configuration import Configuration
 
@@ -59,7 +59,7 @@ class Tuned(blocks.Conv, Model):
 
 def example(name: str) -> type[TunedModule]:
     """The `ModelNew` of an example."""
-    return load_model(str(FOLDER / f"{name}.py"))
+    return import_model(str(FOLDER / f"{name}.py"))
 
 
 def pair(

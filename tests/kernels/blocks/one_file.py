@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
@@ -48,7 +48,7 @@ def write(path: Path, base: str, model: str, block: str) -> Path:
 
 def load(path: Path, base: str, model: str, block: str) -> type[TunedModule]:
     """The `ModelNew` of such a file."""
-    return load_model(str(write(path, base, model, block)))
+    return import_model(str(write(path, base, model, block)))
 
 
 def run(model: TunedModule, configuration: Configuration, *inputs: Any) -> torch.Tensor:

@@ -12,14 +12,12 @@ from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, Model, Tuned, error, exampl
 from one_file import load, run
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared.graph_function import Step, numbers_of, steps_of
 from tunebench.kernels.shared.images import geometry_of_axes, geometry_of_layer
-from tunebench.tuner.build import Build
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
-from tunebench.tuner.errors import CompilerMissingError, KernelFolderError
+from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem
 
 HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
@@ -173,31 +171,23 @@ THREADS, BULK = (IMPLICIT | {"writes": way} for way in ("threads", "bulk"))
         ("gate", "bfloat16", BULK | {"register_rows": 1}),
     ],
 )
-def test_nvrtc_builds_for_hopper_without_spills(name: str, dtype: str, wanted: dict[str, Any]) -> None:
+def test_nvrtc_builds_for_hopper_without_spills(
+    nvrtc: NvrtcCompiler, name: str, dtype: str, wanted: dict[str, Any]
+) -> None:
     problem, found = of_hopper(name, dtype, **wanted)
-    build = built(example(name), found[-1], problem)
+    build = nvrtc.compile(example(name).kernel.variant(found[-1], problem, "sm_90"))
     assert build.figures["finish"].registers and build.code.startswith(b"\x7fELF")
     assert not any(figures.spill_stores for figures in build.figures.values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turns", [False, True])
-def test_as_many_filters_as_registers_hold_do_not_spill(turns: bool) -> None:
+def test_as_many_filters_as_registers_hold_do_not_spill(nvrtc: NvrtcCompiler, turns: bool) -> None:
     problem, found = of_hopper("relu_bias", "float32", 64, **BULK, register_rows=2, turns=turns)
     assert {one["ring_rows"] for one in found} == {4, 5, 6}
-    build = built(example("relu_bias"), found[0], problem)
+    build = nvrtc.compile(example("relu_bias").kernel.variant(found[0], problem, "sm_90"))
     assert not any(figures.spill_stores for figures in build.figures.values())
     assert "Potential Performance Loss" not in build.log
-
-
-def built(model: type[TunedModule], chosen: Configuration, problem: Problem) -> Build:
-    """The variant for Hopper; skips without NVRTC."""
-    compiler = NvrtcCompiler()
-    try:
-        compiler.version()
-    except CompilerMissingError as missing:
-        pytest.skip(str(missing))
-    return compiler.compile(model.kernel.variant(chosen, problem, "sm_90"))
 
 
 def test_where_the_copy_engine_writes() -> None:

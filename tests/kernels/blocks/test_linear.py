@@ -9,12 +9,12 @@ import pytest
 import torch
 from one_file import load, run
 
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import any_gpu, find_device
-from tunebench.tuner.errors import CompilerMissingError, KernelFolderError
+from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem
 
 CPU = find_device("cpu")
@@ -42,7 +42,7 @@ FORMS = {
 def made(path: Path, mode: str, dtype: str = "float32") -> TunedModule:
     """A model of that file with parameters and statistics that are not those it begins with."""
     torch.manual_seed(4)
-    factory = load_model(str(path))
+    factory = import_model(str(path))
     model = factory(*factory.kernel.reference(SIZES).get_init_inputs())
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
@@ -53,7 +53,7 @@ def made(path: Path, mode: str, dtype: str = "float32") -> TunedModule:
 
 def inputs(path: Path, rows: int, dtype: str) -> list[torch.Tensor]:
     torch.manual_seed(rows)
-    drawn = load_model(str(path)).kernel.reference({**SIZES, "batch_size": rows}).get_inputs()
+    drawn = import_model(str(path)).kernel.reference({**SIZES, "batch_size": rows}).get_inputs()
     return [(one - 0.5).to(getattr(torch, dtype)) for one in drawn]
 
 
@@ -91,16 +91,11 @@ def test_values_and_statistics_are_the_references(path: Path, dtype: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_nvrtc_builds_every_product(path: Path) -> None:
-    compiler = NvrtcCompiler()
-    try:
-        compiler.version()
-    except CompilerMissingError as error:
-        pytest.skip(str(error))
-    kernel = load_model(str(path)).kernel
+def test_nvrtc_builds_every_product(nvrtc: NvrtcCompiler, path: Path) -> None:
+    kernel = import_model(str(path)).kernel
     for product, dtype in (("fused", "float32"), ("parts", "float32"), ("fp32", "float16")):
         configuration = Configuration({**kernel.space.default, "product": product})
-        built = compiler.compile(kernel.variant(configuration, Problem({}, dtype), "sm_90"))
+        built = nvrtc.compile(kernel.variant(configuration, Problem({}, dtype), "sm_90"))
         assert built.code.startswith(b"\x7fELF"), (product, dtype)
         if product == "fused":
             assert (built.figures["split_product"].registers or 0) > 100

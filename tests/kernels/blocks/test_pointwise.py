@@ -11,7 +11,6 @@ from one_file import CPU, load, run
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.problem import Problem
 
 GATED = """
@@ -151,15 +150,12 @@ def test_nothing_is_a_problem_of_its_own(gated: type[TunedModule]) -> None:
 
 
 @pytest.mark.slow
-def test_nvrtc_builds_every_family_in_time(broadcast: type[TunedModule], gated: type[TunedModule]) -> None:
-    compiler = NvrtcCompiler()
-    try:
-        compiler.version()
-    except CompilerMissingError as error:
-        pytest.skip(str(error))
+def test_nvrtc_builds_every_family_in_time(
+    nvrtc: NvrtcCompiler, broadcast: type[TunedModule], gated: type[TunedModule]
+) -> None:
     axes = {"elements": 64, "features": 8, "rows": 8, "ones": 1}
     for factory in (gated, broadcast):
         for dtype in ("float32", "bfloat16", "float64"):
             for configuration in sample(factory, 2, dtype):
-                built = compiler.compile(factory.kernel.variant(configuration, Problem(axes, dtype), "sm_90"))
+                built = nvrtc.compile(factory.kernel.variant(configuration, Problem(axes, dtype), "sm_90"))
                 assert built.code.startswith(b"\x7fELF") and built.figures["pointwise"].registers, configuration

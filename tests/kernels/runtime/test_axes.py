@@ -12,7 +12,7 @@ from sample_kernel import WriteKernel
 from torch import nn
 from torch.nn.utils.prune import random_unstructured
 
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.problem import Problem, Work
@@ -66,7 +66,7 @@ def scaled(tmp_path: Path) -> Write:
     def write(declared: str) -> type[TunedModule]:
         file = tmp_path / "scaled.py"
         file.write_text(SCALED.replace("AXES", declared), encoding="utf-8")
-        return load_model(str(file))
+        return import_model(str(file))
 
     return write
 
@@ -166,8 +166,8 @@ def test_a_helper_beside_the_model_is_imported_and_digested(write_kernel: WriteK
     model = folder / "model.py"
     text = model.read_text(encoding="utf-8").replace("(32, 64, 128, 256)", "(32, 64, WIDTH, 256)")
     model.write_text(f"from .helper import WIDTH\n{text}", encoding="utf-8")
-    before = load_model(str(folder)).kernel
+    before = import_model(str(folder)).kernel
     (folder / "helper.py").write_text("WIDTH = 96\n", encoding="utf-8")
-    after = load_model(str(folder)).kernel
+    after = import_model(str(folder)).kernel
     assert [kernel.space.tunable("block_size").values[2] for kernel in (before, after)] == [128, 96]
     assert before.digest != after.digest

@@ -7,19 +7,22 @@ import pytest
 import torch
 from random_modules import check_random_module
 from sample_kernel import WriteKernel
+from sampling import slow_but
 
 from tunebench.kernels.runtime import dispatch
 
+FIRST = range(10)
+
 
 @pytest.mark.parametrize(
-    "first", [*range(0, 20, 10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(20, 200, 20))]
+    "seeds", slow_but([FIRST], [FIRST, range(10, 20), *(range(n, n + 20) for n in range(20, 200, 20))])
 )
-def test_gradients_are_the_references(write_kernel: WriteKernel, first: int) -> None:
-    for seed in range(first, first + (10 if first < 20 else 20)):
+def test_gradients_are_the_references(write_kernel: WriteKernel, seeds: range) -> None:
+    for seed in seeds:
         assert check_random_module(write_kernel, seed, torch.device("cpu")) == ""
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (10, 20, 30))])
+@pytest.mark.parametrize("first", slow_but([0], range(0, 40, 10)))
 def test_so_are_those_of_calls_that_are_watched_instead_of_traced(
     write_kernel: WriteKernel, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

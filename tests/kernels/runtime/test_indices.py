@@ -7,7 +7,7 @@ import pytest
 import torch
 from five_models import ran_a_kernel
 
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem
 
@@ -66,10 +66,10 @@ def file(tmp_path: Path) -> Path:
 
 def pair(file: Path) -> tuple[torch.nn.Module, Any, tuple[Any, ...]]:
     """The reference, the tuned model with its weight, and inputs for both."""
-    kernel = load_model(str(file)).kernel
+    kernel = import_model(str(file)).kernel
     reference = kernel.reference()
     model = reference.make_model(1, torch.device("cpu"))
-    tuned = reference.make_model(2, torch.device("cpu"), load_model(str(file)))
+    tuned = reference.make_model(2, torch.device("cpu"), import_model(str(file)))
     tuned.load_state_dict(model.state_dict())
     return model, tuned, reference.make_inputs(3, torch.device("cpu"))
 
@@ -117,4 +117,4 @@ def test_an_index_that_no_tensor_is(file: Path) -> None:
     with pytest.raises(
         KernelFolderError, match="indices: no 'masks' among the tensors of axes: scores, weight, target, mask"
     ):
-        load_model(str(file))
+        import_model(str(file))

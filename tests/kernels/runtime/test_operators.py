@@ -15,12 +15,17 @@ import pytest
 import torch
 from five_models import KERNELS, pair, ran_a_kernel, with_gradient
 from sample_kernel import WriteKernel
+from sampling import slow_but
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from tunebench.kernels.runtime.policy import Policy
 from tunebench.kernels.runtime.traced_call import operands
 from tunebench.kernels.runtime.tuned_module import TunedModule
+
+SOME = slow_but(["conv_min_add_mul", "gemm_scale_bn"], KERNELS)
+ELSEWHERE = "gemm_scale_bn"
+"""The kernel whose exported program another process loads."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +66,7 @@ def several(inputs: tuple[Any, ...], times: int) -> tuple[Any, ...]:
     return (torch.cat([inputs[0]] * times), *inputs[1:])
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", SOME)
 def test_compiled_at_one_shape_then_at_any(name: str) -> None:
     model, tuned, inputs = pair(name)
     program = Compiled(tuned)
@@ -72,7 +77,7 @@ def test_compiled_at_one_shape_then_at_any(name: str) -> None:
     assert ran_a_kernel(tuned), tuned.choices
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", SOME)
 def test_numbers_that_change_after_compiling(name: str) -> None:
     model, tuned, inputs = pair(name)
     program = Compiled(tuned)
@@ -88,7 +93,7 @@ def test_numbers_that_change_after_compiling(name: str) -> None:
     assert program.operators == [[f"{name}_inference"]] * 2, "the second value makes it a variable"
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", SOME)
 def test_gradients_of_a_compiled_model(name: str) -> None:
     model, tuned, inputs = pair(name, training=True)
     program = Compiled(tuned)
@@ -169,7 +174,7 @@ def test_an_input_that_may_be_none(write_kernel: WriteKernel) -> None:
     assert program.operators == 3 * [[_unnumbered(own)]]
 
 
-@pytest.mark.parametrize("name", ["gemm_div_sum_scale", "gemm_scale_bn", "gemm_sigmoid_residual"])
+@pytest.mark.parametrize("name", slow_but(["gemm_scale_bn"], [one for one in KERNELS if one.startswith("gemm")]))
 def test_a_frozen_model_keeps_what_is_derived_in_a_program(name: str) -> None:
     model, tuned, inputs = pair(name)
     program = Compiled(tuned.freeze())
@@ -310,7 +315,7 @@ def test_transforms_inside_a_program_take_the_reference(name: str) -> None:
     assert not tuned.choices
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("training", [False, True])
 def test_opcheck(name: str, training: bool) -> None:
     _, tuned, inputs = pair(name, training=training)
@@ -341,7 +346,7 @@ def test_a_second_derivative_through_the_operator() -> None:
     torch.testing.assert_close(*seconds, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", slow_but([one for one in KERNELS if one != ELSEWHERE], KERNELS))
 def test_exported_at_any_batch_and_loaded_elsewhere(name: str, tmp_path: Path) -> None:
     model, tuned, inputs = pair(name)
     shapes = ({0: torch.export.Dim("batch", min=2)}, *(None for _ in inputs[1:]))
@@ -354,7 +359,7 @@ def test_exported_at_any_batch_and_loaded_elsewhere(name: str, tmp_path: Path) -
         torch.export.save(program, tmp_path / "program.pt2")
         torch.save((called, wanted), tmp_path / "call.pt")
         # The same file, in a process that knows nothing but the kernel.
-        if name == "gemm_scale_bn":
+        if name == ELSEWHERE:
             script = f"""
                 import torch, tunebench.kernels.{name}.model
                 program = torch.export.load("program.pt2").module()

@@ -10,7 +10,7 @@ import pytest
 from sample_kernel import WriteKernel
 from sample_results import A100, H100, H200
 
-from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.kernels.runtime.registry import import_model, kernel_names, load_model
 from tunebench.kernels.runtime.selection import Tier, choose_shipped, shipped_offers, what_is_known
 from tunebench.kernels.runtime.shipped import (
     ShippedFile,
@@ -83,17 +83,17 @@ def test_the_problem_counts_before_the_device_and_the_device_before_another(kern
 def test_an_edited_kernel_is_never_served_its_old_results(kernel: Kernel) -> None:
     path = write_file(kernel, H200.name, H200.architecture, [result(1000, 32)])
     for name, edit in (("model.py", "unused = 1"), ("reference.py", "unused = 1"), ("weigh.cu", "int unused;")):
-        edited = load_model(str(kernel.folder)).kernel
+        edited = import_model(str(kernel.folder)).kernel
         assert not is_stale(edited, read_file(path))
         text = (kernel.folder / name).read_text(encoding="utf-8")
         (kernel.folder / name).write_text(f"{text}{edit}\n", encoding="utf-8")
-        edited = load_model(str(kernel.folder)).kernel
+        edited = import_model(str(kernel.folder)).kernel
         assert is_stale(edited, read_file(path))
         assert block_size_for(edited, 1000, H200) is Tier.DEFAULT
         (kernel.folder / name).write_text(text, encoding="utf-8")
     with (kernel.folder / "weigh.cu").open("a", encoding="utf-8") as source:
         source.write("\n// Nobody compiles this.\n")
-    assert not is_stale(load_model(str(kernel.folder)).kernel, read_file(path))
+    assert not is_stale(import_model(str(kernel.folder)).kernel, read_file(path))
     other = json.loads(path.read_text(encoding="utf-8")) | {"kernel": "another"}
     path.write_text(json.dumps(other), encoding="utf-8")
     assert is_stale(kernel, read_file(path))
@@ -215,7 +215,7 @@ def test_studies_of_three_sizes_or_more_and_of_each_half_type_reproduce_what_shi
 
 
 def test_a_kernel_of_a_block_is_tried_with_what_ships_with_others_of_its_block(kernel: Kernel, tmp_path: Path) -> None:
-    swish = load_model(str(bench_problems()["level2_59_swish_scale"].write(tmp_path).folder)).kernel
+    swish = import_model(str(bench_problems()["level2_59_swish_scale"].write(tmp_path).folder)).kernel
     problem = Problem({"rows": 200, "in_features": 8192, "out_features": 8192}, "float32", {"mode": "eval"})
     h200 = replace(H200, max_shared_bytes=232448)  # as the real one: the winners ask for it
     known = what_is_known(swish, problem, h200)

@@ -8,7 +8,6 @@ from parts_contract import PRECISE, VARIANTS, PartsContract, fictional, product_
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
-from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import ValidSpace
 
@@ -87,14 +86,13 @@ def test_a_weight_normalises_where_its_product_allows_it() -> None:
         ("gemm_sigmoid_residual", "sm_89", "int8 in one"),
     ],
 )
-def test_it_compiles_for_cuda_without_spills(kernel: str, architecture: str, variant: str) -> None:
+def test_it_compiles_for_cuda_without_spills(
+    nvrtc: NvrtcCompiler, kernel: str, architecture: str, variant: str
+) -> None:
     problem = Problem({"rows": 128, "in_features": 512, "out_features": 512}, "float32", {"mode": "eval"})
     one = load_model(kernel).kernel
     configuration = one.space.choose(VARIANTS[variant], problem, fictional(architecture))
-    try:
-        build = NvrtcCompiler().compile(one.variant(configuration, problem, architecture))
-    except CompilerMissingError as missing:
-        pytest.skip(str(missing))
+    build = nvrtc.compile(one.variant(configuration, problem, architecture))
     assert not any(figures.spill_loads for figures in build.figures.values())
 
 
@@ -104,16 +102,13 @@ def test_it_compiles_for_cuda_without_spills(kernel: str, architecture: str, var
     [("e4m3", 256, 0), ("int8", 256, 16), ("e4m3", 128, 64), ("fp16", 256, 32)],
 )
 def test_the_product_from_tiles_compiles_for_hopper_without_spills(
-    weight_parts: str, columns: int, sum_stages: int
+    nvrtc: NvrtcCompiler, weight_parts: str, columns: int, sum_stages: int
 ) -> None:
     kernel = load_model("gemm_sigmoid_residual").kernel
     values = {"product": "fused", "weight_parts": weight_parts, "product_columns": columns, "sum_stages": sum_stages}
     problem = Problem({"rows": 128, "in_features": 512, "out_features": 512}, "float32", {"mode": "eval"})
     configuration = kernel.space.choose(values, problem, fictional("sm_90"))
-    try:
-        build = NvrtcCompiler().compile(kernel.variant(configuration, problem, "sm_90"))
-    except CompilerMissingError as missing:
-        pytest.skip(str(missing))
+    build = nvrtc.compile(kernel.variant(configuration, problem, "sm_90"))
     # Once a tile, the thread that brings two passes of stages may spill a word.
     most = 4 if weight_parts == "fp16" else 0
     assert all(figures.spill_loads <= most for figures in build.figures.values())

@@ -8,7 +8,6 @@ from stream_contract import VARIANTS, StreamContract
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.device import Device, DeviceKind, find_device
-from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import ValidSpace
 
@@ -54,13 +53,10 @@ def test_parts_of_a_weight_are_for_frozen_modules() -> None:
     ("rows", "name"), [(1, "four in eight warps"), (32, "one feature a warp"), (64, "two tiles in four warps")]
 )
 @pytest.mark.parametrize("weight", ["whole", "parts"])
-def test_it_compiles_for_cuda(rows: int, name: str, weight: str) -> None:
+def test_it_compiles_for_cuda(nvrtc: NvrtcCompiler, rows: int, name: str, weight: str) -> None:
     values = {**VARIANTS[name], "stream_rows": rows, "stream_weight": weight}
     problem = Problem({"rows": rows, "in_features": 512, "out_features": 512}, "float32", {"mode": "frozen"})
     kernel = load_model("gemm_sigmoid_residual").kernel
     configuration = kernel.space.choose(values, problem, HOPPER)
-    try:
-        build = NvrtcCompiler().compile(kernel.variant(configuration, problem, "sm_90"))
-    except CompilerMissingError as missing:
-        pytest.skip(str(missing))
+    build = nvrtc.compile(kernel.variant(configuration, problem, "sm_90"))
     assert not build.figures["stream_product"].spill_loads

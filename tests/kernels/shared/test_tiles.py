@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from parts_contract import fictional
+from sampling import slow_but
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.shared.split_product import LateRows, Tiles, _blocks, _first_late_row, tiles_of_both
@@ -107,7 +108,7 @@ def test_no_block_begins_with_rows_that_are_left_to_the_product(
     assert first == max(rows_begun) + cluster * 128 or first >= features
 
 
-@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.FROZEN, Mode.TRAIN])
+@pytest.mark.parametrize("mode", slow_but([Mode.FROZEN], [Mode.EVAL, Mode.FROZEN, Mode.TRAIN]))
 def test_every_configuration_has_room_for_its_tiles(mode: Mode) -> None:
     factory, device = load_model("gemm_scale_bn"), fictional("sm_90")
     problem = problem_of(factory, factory.kernel.reference({"batch_size": 9000}), mode)

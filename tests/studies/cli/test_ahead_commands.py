@@ -13,8 +13,6 @@ from sample_kernel import WriteKernel
 import tunebench
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.selection import Tier
-from tunebench.tuner.compile.nvrtc import NvrtcCompiler
-from tunebench.tuner.errors import CompilerMissingError
 
 
 @pytest.fixture
@@ -69,13 +67,10 @@ def test_a_refused_build_is_told(ask: CommandLine, problems: Path, write_kernel:
     assert "weigh for x86_64: g++ refused weigh.cu" in ask("bundle", folder / "out", folder, *for_cpu).error
 
 
+@pytest.mark.usefixtures("nvrtc")
 def test_a_bundle_for_gpus_that_are_not_here(
     ask: CommandLine, problems: Path, write_kernel: WriteKernel, tmp_path: Path
 ) -> None:
-    try:
-        NvrtcCompiler().version()
-    except CompilerMissingError as missing:
-        pytest.skip(str(missing))
     folder = write_kernel().kernel.folder
     options = ("--problems", problems, "--arch", "sm_80", "--arch", "sm_90")
     written = ask("bundle", tmp_path / "bundle", folder, *options, "--json").json

@@ -169,7 +169,13 @@ def test_a_tunable_may_have_thousands_of_values(ask: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("best", "--any-source"), ("trials",), ("studies",), ("report", "-o", "report.html")]
+    "command",
+    [
+        ("best", "--any-source"),
+        ("trials",),
+        ("studies",),
+        pytest.param(("report", "-o", "report.html"), marks=pytest.mark.slow),
+    ],
 )
 def test_a_problem_is_shown_with_its_shapes_and_a_digest_only_where_it_tells_two_apart(
     ask: CommandLine, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]

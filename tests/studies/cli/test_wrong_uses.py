@@ -5,7 +5,6 @@ The command line itself says which options there are, so that a new one is tried
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 import typer
 from command_line import CommandLine
 from hostile_count import tried
+from processes import ended
 from sample_results import ENVIRONMENT, STUDY, correct
 
 import tunebench
@@ -180,8 +180,7 @@ def test_an_unset_variable_prunes_nothing(run: CommandLine, folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["trials --tunable a=1,,2", "tune scalar_mul --devices cuda:0,", "tune scalar_mul --start block_size=64,"],
+    "line", ["trials --tunable a=1,,2", "tune scalar_mul --devices cuda:0,", "tune scalar_mul --start block_size=64,"]
 )
 def test_an_empty_element_of_a_list_is_an_error(run: CommandLine, line: str) -> None:
     assert "is empty" in run(*line.split()).error
@@ -215,14 +214,8 @@ def test_enough_of_them_are_tried() -> None:
 
 def spawn(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A shell's line in processes of its own; `tunebench` is the command."""
-    return subprocess.run(
-        ["bash", "-c", f'set -o pipefail; tunebench() {{ "{sys.executable}" -m tunebench "$@"; }}; {line}'],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env={**os.environ, "TUNEBENCH_DB": str(folder / "results.db")},
-        check=False,
-    )
+    script = f'set -o pipefail; tunebench() {{ "{sys.executable}" -m tunebench "$@"; }}; {line}'
+    return ended("bash", "-c", script, TUNEBENCH_DB=str(folder / "results.db"))
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,7 @@ class Model(nn.Module):
 MODULES = {
     "RMSNorm of Hugging Face": RealModule(RMS_NORM, "torch.randn(2, 8, 64)", "[64]", "Rows"),
     "RMSNorm of Hugging Face in bfloat16": RealModule(
-        RMS_NORM,
-        "torch.randn(2, 8, 64, dtype=torch.bfloat16)",
-        "[64, 1e-6, torch.bfloat16]",
-        block="Rows",
+        RMS_NORM, "torch.randn(2, 8, 64, dtype=torch.bfloat16)", "[64, 1e-6, torch.bfloat16]", block="Rows"
     ),
     "RMSNorm in float32 of bfloat16": RealModule(
         RMS_NORM,

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from command_line import CommandLine
 
 import tunebench
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
+from tunebench.studies.writing.new import new_kernel
 from tunebench.studies.writing.new.check import Checked
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.draft import draft
-from tunebench.studies.writing.new.new_kernel import why_nothing_is_gained
 from tunebench.studies.writing.new.reduce import Reduced
 from tunebench.studies.writing.new.trace import trace
 from tunebench.studies.writing.new.values import Computed
@@ -47,11 +48,7 @@ def get_init_inputs():
 
 
 def problem(
-    folder: Path,
-    forward: str,
-    made: str = "",
-    arguments: str = "x",
-    inputs: str = "torch.randn(rows, 10)",
+    folder: Path, forward: str, made: str = "", arguments: str = "x", inputs: str = "torch.randn(rows, 10)"
 ) -> Path:
     """A file in KernelBench's form."""
     file = folder / "problem.py"
@@ -72,9 +69,17 @@ def why_none(file: Path) -> str:
     return drafts.reason
 
 
+def made_from(file: Path, slope: float = 0.25) -> Any:
+    """A model of the kernel that is made from a problem: in this process, and not checked before the test does so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(new_kernel, "check", lambda *_: Checked())
+        folder = new_kernel.make(file.parent / "mine", file, file.read_text(encoding="utf-8"), None).folder
+    return import_model(str(folder))(slope)
+
+
 def assert_served(file: Path, *inputs: torch.Tensor) -> None:
     """The kernel that is made from a problem serves these inputs, and answers what the reference does."""
-    model = load_model(str(tunebench.new(file.parent / "mine", problem=file).folder))(0.25)
+    model = made_from(file)
     assert model.problem(*inputs) is not None, model.reason
     torch.testing.assert_close(model(*inputs), model.reference_forward(*inputs))
 
@@ -253,7 +258,7 @@ def test_rows_of_what_torch_makes_are_found(tmp_path: Path) -> None:
 )
 def test_what_torch_makes_of_a_view_is_foreseen_with_its_strides(x: torch.Tensor, tmp_path: Path) -> None:
     file = problem(tmp_path, "return torch.softmax(x.t().t(), 1) * self.slope")
-    model = load_model(str(tunebench.new(tmp_path / "mine", problem=file).folder))(0.25)
+    model = made_from(file)
     assert model.foreseen(model.before, x).stride() == x.stride()
     assert (model.problem(x) is not None) == x.is_contiguous(), model.reason
     torch.testing.assert_close(model(x), model.reference_forward(x))
@@ -420,8 +425,7 @@ def test_arithmetic_on_attributes_follows_them(tmp_path: Path) -> None:
         "number_1": Computed("(1 - self.slope)"),
         "number_2": Computed("(math.sqrt(self.width) * (1 - self.slope))"),
     }
-    tunebench.new(tmp_path / "mine", problem=tmp_path / "problem.py")
-    model = load_model(str(tmp_path / "mine"))(0.5)
+    model = made_from(tmp_path / "problem.py", 0.5)
     assert (model.number_1, model.number_2) == (0.5, 0.5 * 10**0.5)
 
 
@@ -430,8 +434,7 @@ def test_arguments_keep_their_names_and_defaults(tmp_path: Path) -> None:
         problem(tmp_path, "return A * k + B", arguments="A, B, k=2.0", inputs="torch.rand(3), torch.rand(3)")
     )
     assert dict(core.attributes) == {"function": "A * k + B", "scalars": ("k",)}
-    tunebench.new(tmp_path / "mine", problem=tmp_path / "problem.py")
-    model = load_model(str(tmp_path / "mine"))(0.25)
+    model = made_from(tmp_path / "problem.py")
     assert model.problem(torch.rand(3), torch.rand(3)).axes == {"elements": 3}
 
 
@@ -444,8 +447,7 @@ def test_an_argument_that_is_left_out_stays_the_references(tmp_path: Path) -> No
 def test_what_a_call_changes_it_changes_once(tmp_path: Path) -> None:
     made = "self.bn = nn.BatchNorm1d(10); self.drop = nn.Dropout(0.5)"
     file = problem(tmp_path, "return torch.relu(self.drop(self.bn(x))) * 2", made)
-    tunebench.new(tmp_path / "mine", problem=file)
-    model = load_model(str(tmp_path / "mine"))(0.25)
+    model = made_from(file)
     x = torch.randn(6, 10)
     state = torch.get_rng_state()
     assert model.problem(x).axes == {"elements": 60}
@@ -473,7 +475,7 @@ def test_the_command_writes_what_the_gate_passes(run: CommandLine, tmp_path: Pat
 def test_a_sample_of_each_block_is_a_kernel(block: str, tmp_path: Path) -> None:
     made = tunebench.new(tmp_path / "sample", block=block)
     assert (made.block.lower(), made.left) == (block, ())
-    assert load_model(str(tmp_path / "sample")).kernel.name == "sample"
+    assert import_model(str(tmp_path / "sample")).kernel.name == "sample"
 
 
 @pytest.mark.parametrize(
@@ -545,4 +547,6 @@ def test_a_kernel_of_less_than_can_be_measured_is_not_written(
     left_share: float | None, reason: str, tmp_path: Path
 ) -> None:
     core = drafted(problem(tmp_path, "return torch.exp(torch.relu(x @ x.t()))"))
-    assert why_nothing_is_gained(replace(core, done=("relu", "exp")), Checked(left_share=left_share)) == reason
+    assert (
+        new_kernel.why_nothing_is_gained(replace(core, done=("relu", "exp")), Checked(left_share=left_share)) == reason
+    )

@@ -11,7 +11,7 @@ from real_modules import MODULES
 
 import tunebench
 from tunebench.kernels.runtime.policy import Policy
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.values import cloned
@@ -28,7 +28,7 @@ def test_a_module_of_a_program_gets_a_kernel_or_a_reason(name: str, tmp_path: Pa
     made = tunebench.new(tmp_path / "mine", problem=file)
     assert (made.block, made.left, module.reason in made.reason) == (module.block, module.left, True), made
     assert bool(made.block) != bool(made.reason)
-    factory = load_model(str(made.folder))
+    factory = import_model(str(made.folder))
     reference = factory.kernel.reference({}, None)
     for mode in factory.kernel.modes:
         if made.block:

@@ -5,24 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
-from cpu_launch import (
-    COMPILER,
-    ELEMENTWISE,
-    TREE,
-    blocks_for,
-    extents,
-    iota,
-    load,
-    run_one,
-    variant_of,
-)
+from cpu_launch import COMPILER, ELEMENTWISE, TREE, blocks_for, extents, iota, load, run_one, variant_of
+from processes import ended
 
 from tunebench.tuner.build import Argument, CompilerName, Dim3, LoadedModule
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler, geometry_refusal
@@ -113,7 +103,7 @@ def test_double_and_templates_with_constants_from_the_search_space() -> None:
             Tunable("exponent", (2, 3)),
             Tunable("hint", ("none", "streaming")),
             Tunable("guarded", (False, True)),
-        ),
+        )
     )
     a = torch.randn(1000, dtype=torch.float64)
     for items, exponent, hint, guarded in ((1, 3, "none", True), (4, 2, "streaming", True)):
@@ -336,7 +326,7 @@ def test_one_openmp_runtime_is_in_the_process_and_torch_chooses_its_threads() ->
 import ctypes, re, sys
 sys.path[:0] = ["tests/tuner/compile"]
 import torch
-from cpu_launch import load
+@@from cpu_launch import load
 from tunebench.tuner.compile.cpu.compiler import _parallel_function
 assert _parallel_function()
 module = load('extern "C" long gettid(); extern "C" __global__ void k(long* out) {'
@@ -353,11 +343,8 @@ print(sorted(names))
 assert len(names) == 1, names
 """
     root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root / "tests")])}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, check=False, encoding="utf-8"
-    )
+    path = os.pathsep.join([str(root / "src"), str(root / "tests")])
+    done = ended(sys.executable, "-c", program, folder=root, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from triton_kernels import SOFTMAX, TWO_SOURCES, write
 
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.tuner.build import Within
 from tunebench.tuner.compile.building import known_build, shared_build
 from tunebench.tuner.compile.cache import BuildCache
@@ -30,7 +30,7 @@ DEFAULT = Configuration({"width": 128, "num_warps": 4})
 
 
 def kernel_of(folder: Path, changes: dict[str, str] | None = None, text: str = SOFTMAX) -> Kernel:
-    return load_model(str(write(folder / "softmax.py", text, changes))).kernel
+    return import_model(str(write(folder / "softmax.py", text, changes))).kernel
 
 
 def variant_of(kernel: Kernel, architecture: str = "sm_90", dtype: str = "float32", columns: int = 80) -> Variant:
@@ -187,7 +187,7 @@ def test_what_a_function_raises_in_the_interpreter_names_the_line(tmp_path: Path
 
 
 def test_two_sources_are_compiled_each_by_its_compiler(tmp_path: Path) -> None:
-    kernel = load_model(str(write(tmp_path / "twice.py", TWO_SOURCES))).kernel
+    kernel = import_model(str(write(tmp_path / "twice.py", TWO_SOURCES))).kernel
     compiler = compiler_for(find_device("cpu"), None, kernel.languages)
     assert compiler.version().count(", Triton ") == 1
     x, problem = torch.rand(300), Problem({"n": 300})

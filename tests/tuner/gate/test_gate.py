@@ -13,7 +13,7 @@ from memory_log import MemoryLog
 from sample_kernel import WriteKernel
 
 import tunebench.kernels
-from tunebench.kernels.runtime.registry import load_model
+from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
@@ -62,7 +62,7 @@ def make(write_kernel: WriteKernel, tmp_path: Path) -> Make:
             assert old in text
             text = text.replace(old, new)
         (folder / "model.py").write_text(text, encoding="utf-8")
-        return load_model(str(folder))
+        return import_model(str(folder))
 
     return write
 

@@ -13,6 +13,7 @@ import pytest
 from optuna import Study
 from optuna.samplers import BaseSampler, NSGAIISampler
 from optuna.trial import TrialState
+from sampling import slow_but
 
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import UnknownNameError, UserError
@@ -273,7 +274,7 @@ def test_adapts_other_samplers_of_optuna() -> None:
     assert np.mean(times[40:]) < np.mean(times[:20])
 
 
-@pytest.mark.parametrize("strategy", SAMPLERS)
+@pytest.mark.parametrize("strategy", slow_but(["gp"], SAMPLERS))
 def test_a_million_configurations(strategy: str) -> None:
     sizes = (10, 10, 10, 10, 10, 10)
     tunables = tuple(Tunable(f"t{i}", tuple(range(size))) for i, size in enumerate(sizes))

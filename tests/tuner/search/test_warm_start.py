@@ -11,13 +11,7 @@ import pytest
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.replay import replay
-from tunebench.tuner.search.warm_start import (
-    EarlierStudy,
-    EarlierTrial,
-    choose_warm_starts,
-    distance,
-    number_of,
-)
+from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, choose_warm_starts, distance, number_of
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)

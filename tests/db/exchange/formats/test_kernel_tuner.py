@@ -233,6 +233,7 @@ def test_a_tunable_with_a_name_of_the_format_is_refused(database: Database, tmp_
     assert list(tmp_path.glob("out.json*")) == []
 
 
+@pytest.mark.slow
 def test_a_published_cache_file_is_read(database: Database) -> None:
     if not SPACE.exists():
         pytest.skip("the recorded spaces are not here")
