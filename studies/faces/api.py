@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from tunebench.studies.checking.request import CheckRequest, Declaration
+from tunebench.studies.request.building import BundleRequest, NewRequest, WarmRequest
 from tunebench.studies.request.measure import ExportRequest
 from tunebench.studies.request.options import given, make, taking
-from tunebench.studies.request.results import BestRequest, TrialsRequest, conditions_of
+from tunebench.studies.request.results import BestRequest, MissesRequest, TrialsRequest, conditions_of
 from tunebench.studies.tuning.study_file import StudyRequest, SweepRequest, request_of
 from tunebench.tuner.empty import refusing_empty
 
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
     from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.request.keywords import (
         BestOptions,
+        BundleOptions,
         CheckOptions,
         CompareOptions,
         ExportOptions,
+        MissesOptions,
+        NewOptions,
         SweepOptions,
         TrialsOptions,
         TuneOptions,
+        WarmOptions,
     )
     from tunebench.studies.sweep.run import SweepReport
     from tunebench.studies.tuning.ahead import BuiltAhead
@@ -146,19 +151,13 @@ def trials(
         return Rows(trials_of(database, kernel=kernel, problem=problem, limit=limit, offset=offset, **conditions))
 
 
-@refusing_empty
+@taking(MissesRequest)
 def misses(
-    kernel: str | None = None,
-    *,
-    device: str | None = None,
-    tuned: bool = False,
-    db: Database | str | Path | None = None,
+    kernel: str | None = None, *, db: Database | str | Path | None = None, **options: Unpack[MissesOptions]
 ) -> list[MissRow]:
     """The problems that were served without evidence, the most used first; see `record_misses`.
 
     Args:
-        device: a device's name, such as `NVIDIA H200`.
-        tuned: also those that there are results for by now.
         db: an open database, or where it is; see `connect`.
 
     Raises:
@@ -167,8 +166,10 @@ def misses(
     from tunebench.db.queries.misses import misses as misses_of
     from tunebench.kernels.runtime.registry import of_current_kernels
 
+    conditions = given(MissesRequest, options)
     with opened(db, read_only=True) as database:
-        return of_current_kernels(misses_of(database, kernel=kernel, device=device, tuned=tuned))
+        rows = misses_of(database, kernel=kernel, **conditions)
+    return rows if conditions.get("tuned") else of_current_kernels(rows)
 
 
 @refusing_empty
@@ -188,14 +189,12 @@ def load(kernel: str | Path) -> type[TunedModule]:
     return import_model(str(kernel))
 
 
-@refusing_empty
-def new(folder: str | Path, *, problem: str | Path | None = None, block: str | None = None) -> NewKernel:
+@taking(NewRequest)
+def new(folder: str | Path, **options: Unpack[NewOptions]) -> NewKernel:
     """Write the folder of a new kernel, which agrees with its problem and which `tune` takes.
 
     Args:
         folder: must not be there yet; its name is the kernel's.
-        problem: a file in KernelBench's form; None for a sample of the block.
-        block: `pointwise`, `rows`, `linear` or `conv`; None for what the problem's layers and operations propose.
 
     Returns:
         The block, and what of the problem's operations stays torch's own; no block, and the reason, where none could be
@@ -207,7 +206,7 @@ def new(folder: str | Path, *, problem: str | Path | None = None, block: str | N
     """
     from tunebench.studies.writing.new.new_kernel import write_new
 
-    return write_new(Path(folder), None if problem is None else Path(problem), block)
+    return write_new(Path(folder), **given(NewRequest, options))
 
 
 @taking(ExportRequest)
@@ -346,21 +345,12 @@ def check(
     return list(check_all(requests, jobs))
 
 
-@refusing_empty
-def warm(
-    *kernels: str | Path,
-    problems: str | Path | None = None,
-    device: str | None = None,
-    architecture: str | None = None,
-) -> list[BuiltAhead]:
+@taking(WarmRequest)
+def warm(*kernels: str | Path, **options: Unpack[WarmOptions]) -> list[BuiltAhead]:
     """Build into the build cache what tuned models would run, so that their first calls find it there.
 
     Args:
         kernels: names or folders; none for all shipped kernels, or those of the file of problems.
-        problems: choices that `save_choices` wrote, or a JSON list with the `kernel`, `axes`, `dtype` and `options` of
-            each; None for those that results are known of.
-        device: `cuda`, `cuda:INDEX` or `cpu`; None for a GPU if there is one.
-        architecture: build for GPUs of this architecture, such as `sm_90`, that need not be here.
 
     Returns:
         One for each variant; a refused one says why.
@@ -370,39 +360,23 @@ def warm(
     """
     from tunebench.studies.tuning.ahead import warm as build
 
-    return build(
-        [str(one) for one in kernels],
-        problems=None if problems is None else Path(problems),
-        device=device,
-        architecture=architecture,
-    )
+    return build([str(one) for one in kernels], **given(WarmRequest, options))
 
 
-@refusing_empty
-def bundle(
-    folder: str | Path,
-    *kernels: str | Path,
-    problems: str | Path | None = None,
-    architectures: Sequence[str] = (),
-) -> list[BundledBuild]:
+@taking(BundleRequest)
+def bundle(folder: str | Path, *kernels: str | Path, **options: Unpack[BundleOptions]) -> list[BundledBuild]:
     """Write binaries of what tuned models would run, which need no compiler where they run: see `use_bundle`.
 
     Args:
         folder: a bundle there is replaced.
-        kernels, problems: as of `warm`.
-        architectures: such as `sm_90`, that need not be here; none for this machine's.
+        kernels: as of `warm`.
 
     Raises:
         UserError: the question was wrong, a build was refused, or the folder cannot be written.
     """
     from tunebench.studies.tuning.ahead import bundle as write
 
-    return write(
-        Path(folder),
-        [str(one) for one in kernels],
-        problems=None if problems is None else Path(problems),
-        architectures=architectures,
-    )
+    return write(Path(folder), [str(one) for one in kernels], **given(BundleRequest, options))
 
 
 @taking(StudyRequest, "device", "compiler", "sizes", "dtype", "settings")

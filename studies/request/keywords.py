@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TypedDict
 
 
@@ -16,6 +17,13 @@ class BestOptions(TypedDict, total=False):
     architecture: str | None
     compiler: str | None
     any_source: bool | None
+
+
+class BundleOptions(TypedDict, total=False):
+    """The keywords of `bundle`."""
+
+    architectures: Sequence[str] | None
+    problems: str | Path | None
 
 
 class CheckOptions(TypedDict, total=False):
@@ -53,6 +61,20 @@ class ExportOptions(TypedDict, total=False):
     device: str | None
     trial: int | None
     any_source: bool | None
+
+
+class MissesOptions(TypedDict, total=False):
+    """The keywords of `misses`."""
+
+    device: str | None
+    tuned: bool | None
+
+
+class NewOptions(TypedDict, total=False):
+    """The keywords of `new`."""
+
+    problem: str | Path | None
+    block: str | None
 
 
 class SweepOptions(TypedDict, total=False):
@@ -108,3 +130,11 @@ class TuneOptions(TypedDict, total=False):
     dtype: str | None
     tunables: Mapping[str, Sequence[bool | int | float | str]] | None
     start: Sequence[Mapping[str, bool | int | float | str]] | None
+
+
+class WarmOptions(TypedDict, total=False):
+    """The keywords of `warm`."""
+
+    problems: str | Path | None
+    device: str | None
+    architecture: str | None
