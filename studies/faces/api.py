@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from tunebench.studies.checking.request import CheckRequest, Declaration
 from tunebench.studies.request.building import BundleRequest, NewRequest, WarmRequest
-from tunebench.studies.request.measure import ExportRequest
+from tunebench.studies.request.measure import CompareRequest, ExportRequest
 from tunebench.studies.request.options import given, make, taking
 from tunebench.studies.request.results import BestRequest, MissesRequest, TrialsRequest, conditions_of
-from tunebench.studies.tuning.study_file import StudyRequest, SweepRequest, request_of
+from tunebench.studies.tuning.study_file import StudyRequest, SweepCommandRequest, request_of
 from tunebench.tuner.empty import refusing_empty
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from rich.console import Console
 
     from tunebench.db.connection.database import Database
     from tunebench.db.queries.rows import BestRow, MissRow, TrialRow
@@ -261,18 +262,13 @@ def tune(
         UserError: something is unknown, not legal or not on this machine, or the database cannot be written.
         TunebenchError: the studies cannot go on; what was done is recorded, and the same call goes on.
     """
-    from rich.console import Console
-
     from tunebench.studies.tuning.progress import StudyDisplay
     from tunebench.studies.tuning.tune import resolve
     from tunebench.studies.tuning.tune import tune as run_studies
 
     resolved = resolve(request_of(str(kernel), given(StudyRequest, options)))
-    with opened(db, read_only=False) as database:
-        if not progress:
-            return run_studies(resolved, database)
-        with StudyDisplay(Console(stderr=True)) as display:
-            return run_studies(resolved, database, display)
+    with opened(db, read_only=False) as database, StudyDisplay(_console(progress)) as display:
+        return run_studies(resolved, database, display)
 
 
 @taking(CheckRequest)
@@ -282,9 +278,7 @@ def check(
     *,
     inputs: Inputs | None = None,
     init_inputs: Sequence[Any] = (),
-    problems: str | Path | None = None,
     declared: Sequence[str] = (),
-    jobs: int = 1,
     db: str | Path | None = None,
     **options: Unpack[CheckOptions],
 ) -> list[CheckReport]:
@@ -302,10 +296,8 @@ def check(
         inputs: of models: one call's inputs, or what draws them with torch's generators, which are seeded before. Of
             given inputs the elements come in other orders as well; where that is wrong, give what draws them.
         init_inputs: what classes are called with.
-        problems: KernelBench's folder: `level_1_problem_23_sample_0_kernel.py` is judged against `level1/23_*.py`.
         declared: of a file or a model: `atomics` (sums come in any order), `rewrites-algebra` (what is not finite may
             be so in another way), `dense` (outputs may lie in memory in any order of their axes).
-        jobs: so many of several targets at a time.
         db: where the trials are.
 
     Returns:
@@ -339,10 +331,10 @@ def check(
             raise UserError("of a model, give the model to compare with and inputs=…: a call's, or what draws them")
         return check_modules(target, reference, inputs, init_inputs, request)
     targets = [str(target)] if isinstance(target, str | Path) else [str(one) for one in target]
-    requests = requests_for(targets, request, None if problems is None else Path(problems))
+    requests = requests_for(targets, request)
     if isinstance(target, str | Path) and not is_run_folder(targets[0]):
         return run_check(requests[0])
-    return list(check_all(requests, jobs))
+    return list(check_all(requests, request.jobs))
 
 
 @taking(WarmRequest)
@@ -379,13 +371,12 @@ def bundle(folder: str | Path, *kernels: str | Path, **options: Unpack[BundleOpt
     return write(Path(folder), [str(one) for one in kernels], **given(BundleRequest, options))
 
 
-@taking(StudyRequest, "device", "compiler", "sizes", "dtype", "settings")
+@taking(CompareRequest)
 def compare(
     first: Side,
     second: Side,
     *,
     kernel: str | Path | None = None,
-    mode: str | None = None,
     declared: Sequence[str] = (),
     db: str | Path | None = None,
     **options: Unpack[CompareOptions],
@@ -395,9 +386,7 @@ def compare(
     Args:
         first, second: a trial's number, tunables (a mapping; the rest as in the default), `default`, `reference`, or
             the path of a `.py` file.
-        kernel: a name, a folder or a study file; a trial brings its own.
-        mode: the kernel's first mode unless given.
-        sizes, dtype, settings: a trial brings its own.
+        kernel: a name, a folder or a study file; a trial brings its own, and its sizes, dtype and settings.
         declared: of files, as in `check`.
         db: where the trials are.
 
@@ -408,17 +397,16 @@ def compare(
     from tunebench.studies.checking.compare import compare as compare_sides
     from tunebench.studies.checking.compare import question_of
 
-    asked = given(StudyRequest, options)
+    asked = given(CompareRequest, options)
     target = None if kernel is None else str(kernel)
-    question = question_of(first, second, kernel=target, mode=mode, options=asked, declared=declared, database=db)
+    question = question_of(first, second, kernel=target, options=asked, declared=declared, database=db)
     return compare_sides(question)
 
 
-@taking(SweepRequest)
+@taking(SweepCommandRequest)
 def sweep(
     files: str | Path | Sequence[str | Path],
     *,
-    ship: bool = False,
     progress: bool = False,
     db: Database | str | Path | None = None,
     **options: Unpack[SweepOptions],
@@ -429,7 +417,6 @@ def sweep(
 
     Args:
         files: study files (.toml), of one study or many; the other arguments override their keys.
-        ship: at the end write the winners beside their kernels, with the range of sizes of each.
         progress: show what is done on standard error.
         db: an open database, or where it is; see `connect`. It is created where there is none.
 
@@ -437,15 +424,17 @@ def sweep(
         UserError: something is unknown, not legal or not on this machine; nothing has run then.
         DatabaseError: the database cannot be read or written.
     """
-    from rich.console import Console
-
     from tunebench.studies.sweep.display import SweepDisplay
     from tunebench.studies.sweep.run import run_sweep
 
-    said = given(SweepRequest, options)
+    said = given(SweepCommandRequest, options)
     paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
-    with opened(db, read_only=False) as database:
-        if not progress:
-            return run_sweep(paths, said, database, ships=ship)
-        with SweepDisplay(Console(stderr=True)) as display:
-            return run_sweep(paths, said, database, display, ships=ship)
+    with opened(db, read_only=False) as database, SweepDisplay(_console(progress)) as display:
+        return run_sweep(paths, said, database, display)
+
+
+def _console(shows: bool) -> Console:
+    """Standard error, or nothing at all."""
+    from rich.console import Console
+
+    return Console(stderr=True) if shows else Console(quiet=True, force_terminal=False)

@@ -29,6 +29,7 @@ class BundleOptions(TypedDict, total=False):
 class CheckOptions(TypedDict, total=False):
     """The keywords of `check`."""
 
+    problems: str | Path | None
     configuration: Mapping[str, bool | int | float | str] | None
     sizes: Mapping[str, int | float] | None
     dtype: str | None
@@ -40,11 +41,13 @@ class CheckOptions(TypedDict, total=False):
     architecture: str | None
     seconds: float | None
     require: str | None
+    jobs: int | None
 
 
 class CompareOptions(TypedDict, total=False):
     """The keywords of `compare`."""
 
+    mode: str | None
     device: str | None
     compiler: str | None
     sizes: Mapping[str, int | float] | None
@@ -77,6 +80,16 @@ class NewOptions(TypedDict, total=False):
     block: str | None
 
 
+class RegressOptions(TypedDict, total=False):
+    """The keywords of `regress`."""
+
+    sizes: Mapping[str, int | float] | None
+    dtype: str | None
+    modes: Sequence[str] | None
+    device: str | None
+    compiler: str | None
+
+
 class SweepOptions(TypedDict, total=False):
     """The keywords of `sweep`."""
 
@@ -88,6 +101,7 @@ class SweepOptions(TypedDict, total=False):
     trials: int | None
     seconds: float | None
     settings: Mapping[str, str] | None
+    ship: bool | None
 
 
 class TrialsOptions(TypedDict, total=False):

@@ -47,7 +47,7 @@ def warm(
                     "variant_digest": one.variant.digest,
                     "problems": [str(problem) for problem in one.problems],
                     "cached": one.build is not None and one.build.cached,
-                    "seconds": None if one.build is None else one.build.seconds,
+                    "seconds": one.build and one.build.seconds,
                     "refusal": one.refusal,
                 }
                 for one in everything
