@@ -62,3 +62,17 @@ def _share_a_line(one: ast.stmt, other: ast.stmt) -> bool:
     """Return whether a statement begins or ends on a line of another one: `import a; b()`."""
     lines = range(one.lineno, (one.end_lineno or one.lineno) + 1)
     return other.lineno in lines or (other.end_lineno or other.lineno) in lines
+
+
+def names_bound_by(statement: ast.stmt | ast.ExceptHandler) -> list[str]:
+    """Return the names that a statement of a module gives a meaning to, also in the branches that it has."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+        return [statement.name]
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name.split(".")[0] for alias in statement.names]
+    targets = [*getattr(statement, "targets", ()), getattr(statement, "target", None)]
+    targets += [one.optional_vars for one in getattr(statement, "items", ())]
+    nodes = [node for target in targets if target is not None for node in ast.walk(target)]
+    names = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    inner = [one for name in ("body", "handlers", "orelse", "finalbody") for one in getattr(statement, name, ())]
+    return names + [name for one in inner for name in names_bound_by(one)]

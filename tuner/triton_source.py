@@ -25,7 +25,7 @@ from pathlib import Path
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.running_text import running_text
+from tunebench.tuner.running_text import names_bound_by, running_text
 from tunebench.tuner.signature import Kind, Parameter, Signature
 from tunebench.tuner.space import SearchSpace
 
@@ -302,7 +302,7 @@ def _needed(tree: ast.Module, functions: Mapping[str, ast.FunctionDef], path: Pa
     """Return the statements of a file that its Triton functions need, directly or through others."""
     binding: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
-        for name in _bound_by(statement):
+        for name in names_bound_by(statement):
             binding.setdefault(name, []).append(statement)
     needed: list[ast.stmt] = []
     waiting: list[ast.stmt] = list(functions.values())
@@ -322,21 +322,6 @@ def _needed(tree: ast.Module, functions: Mapping[str, ast.FunctionDef], path: Pa
 
 def _is_future(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-
-
-def _bound_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module gives a meaning to."""
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-        return {statement.name}
-    found = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {one.asname or one.name.split(".")[0] for one in node.names}
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-    return found
 
 
 def _names_in(statement: ast.stmt) -> set[str]:

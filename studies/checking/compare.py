@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import TrialDetails, trial_details
@@ -78,8 +78,7 @@ def question_of(
     second: Side,
     *,
     kernel: str | None = None,
-    mode: str | None = None,
-    options: Mapping[str, object] | None = None,
+    options: Mapping[str, Any] | None = None,
     declared: Sequence[str] = (),
     database: str | Path | None = None,
 ) -> KernelQuestion | FileQuestion:
@@ -87,15 +86,16 @@ def question_of(
 
     Args:
         kernel: its name or folder, or a study file; None where a trial brings it.
-        options: keys of `StudyRequest`: the device, the compiler, sizes, the dtype and PyTorch's settings, which are
-            else a trial's; settings are else this process's.
+        options: those of `CompareRequest` that were given; what is not is a trial's, and settings are else this
+            process's.
         declared: of files, as in `CheckRequest`.
         database: where trials are; None for the default.
 
     Raises:
         UserError: the two cannot be compared.
     """
-    options = options or {}
+    options = dict(options or {})
+    mode = options.pop("mode", None)
     if any(str(side).endswith(".py") for side in (first, second) if isinstance(side, str | Path)):
         return _about_files(first, second, mode, options, declared)
     if declared:

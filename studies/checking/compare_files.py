@@ -43,6 +43,7 @@ from tunebench.tuner.gate.values import tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Work
 from tunebench.tuner.reference import REQUIRED
+from tunebench.tuner.running_text import names_bound_by
 from tunebench.tuner.timing.confirm import confirm, tells
 from tunebench.tuner.timing.measure import Control, clocks_for
 from tunebench.tuner.timing.statistics import Samples
@@ -97,15 +98,7 @@ def _defined(path: Path, text: str) -> list[str]:
         tree = ast.parse(text, filename=str(path))
     except (SyntaxError, ValueError) as error:
         raise KernelFolderError(f"{path}: cannot read it: {error}") from error
-    names = []
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            names.append(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names += [alias.asname or alias.name for alias in node.names]
-        elif isinstance(node, ast.Assign):
-            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
-    return names
+    return [name for one in tree.body for name in names_bound_by(one)]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pydantic
 from pydantic import Field
 
 from tunebench.studies.request.options import HOW_WRONG, OF_DATACLASS, Compiler, Device, Dtype, Settings, Sizes, Text
-from tunebench.studies.request.text import LONGEST, read_values
+from tunebench.studies.request.text import LONGEST, read_path, read_values
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.problem import Accuracy
@@ -42,6 +42,8 @@ class CheckRequest:
     """
 
     target: str
+    problems: Annotated[str | Path | None, Text(metavar="FOLDER", read=read_path)] = None
+    """KernelBench's folder: level_1_problem_23_sample_0_kernel.py is judged against level1/23_*.py in it."""
     reference: Annotated[str | None, Text(metavar="FILE")] = None
     """The file with Model, get_inputs and get_init_inputs. Default: TARGET."""
     configuration: Annotated[Mapping[str, Value], Text("--config", "NAME=VALUE", read_values)] = field(
@@ -63,6 +65,8 @@ class CheckRequest:
     require: Annotated[Claim | None, Text(metavar="problem|drop-in"), Field(title="requirement")] = None
     """Required for a pass. problem: right values at the problem's own sizes, memory, honesty. drop-in: also whatever
     else a caller does with the reference. Default: problem for a file, drop-in for a kernel."""
+    jobs: Annotated[int, Field(ge=1, le=256)] = 1
+    """So many checks at a time."""
     declared: Sequence[Declaration] = ()
     database: str | Path | None = None
 

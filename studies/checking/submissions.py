@@ -27,19 +27,18 @@ def is_run_folder(target: str) -> bool:
     return folder.is_dir() and not (folder / MODEL_FILE).exists()
 
 
-def requests_for(
-    targets: Sequence[str], request: CheckRequest, problems: Path | None = None
-) -> tuple[CheckRequest, ...]:
+def requests_for(targets: Sequence[str], request: CheckRequest) -> tuple[CheckRequest, ...]:
     """A request for each target, and for each file with a `ModelNew` in each folder, by name.
 
     Args:
-        request: what stands for all of them.
-        problems: KernelBench's folder, where the references are that `request` does not name: a file such as
-            `level_1_problem_23_sample_0_kernel.py` is of `level1/23_….py`, any other of the file of its own name there.
+        request: what stands for all of them. In its folder of problems are the references that it does not name: a
+            file such as `level_1_problem_23_sample_0_kernel.py` is of `level1/23_….py`, any other of the file of its
+            own name there.
 
     Raises:
         UserError: a folder has nothing to judge, or there is no such folder of problems.
     """
+    problems = None if request.problems is None else Path(request.problems)
     if problems is not None and not problems.is_dir():
         raise UserError(f"{problems}: no such folder; name KernelBench's, with level1/1_….py in it")
     return tuple(

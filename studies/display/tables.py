@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
 from tunebench.db.queries.rows import BestRow, MissRow, StudyRow, TrialRow
 from tunebench.studies.display.terminal import print_paragraph, print_table
 from tunebench.tuner.problem import Problem, told_apart
-from tunebench.tuner.result import Ratio
+from tunebench.tuner.result import Comparison, Ratio
 from tunebench.tuner.settings import described
 
 Row = TypeVar("Row")
+
+Columns = Mapping[str, Callable[[Row], str] | None]
+"""The columns of a table: the text of a row's cell by the column's head; None stands for the problem."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,40 @@ class StudyWithBest:
 
     study: StudyRow
     best: BestRow | None
+
+
+def print_listing(rows: Sequence[Row], columns: Columns[Row], title: str = "", of: str = "") -> None:
+    """Print a table of rows each of which is of a kernel and a problem.
+
+    Args:
+        of: the attribute of a row that has these; the row itself unless given.
+    """
+    owners: list[Any] = [getattr(row, of) if of else row for row in rows]
+    problems = told_apart((one.kernel, one.problem) for one in owners)
+    listed = zip(rows, problems, strict=True)
+    print_table(
+        list(columns), [[cell(row) if cell else problem for cell in columns.values()] for row, problem in listed], title
+    )
+
+
+def values_of(one: object, *names: str, **more: object) -> dict[str, object]:
+    """Return attributes, and what is added to them, as plain values for `--json`."""
+    return {name: plain(value) for name, value in ({name: getattr(one, name) for name in names} | more).items()}
+
+
+def plain(value: Any) -> object:
+    """Return a value as JSON has it: a name for a member of a set, ISO 8601 for a moment, and so on inside of it."""
+    if isinstance(value, Problem):
+        return problem_values(value)
+    if is_dataclass(value):
+        return values_of(value, *(field.name for field in fields(value)))
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.value if isinstance(value, enum.Enum) else str(value) if isinstance(value, Path) else value
 
 
 def milliseconds(value: float | None) -> str:
@@ -90,24 +129,21 @@ def _minute(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
+_BEST: Columns[BestRow] = {
+    "kernel": lambda row: row.kernel,
+    "problem": None,
+    "median": lambda row: milliseconds(row.time_ms),
+    "over reference": over_reference,
+    "over default": over_default,
+    "device": lambda row: row.device_name,
+    "of copy rate": lambda row: share(row.over_copy),
+    "compiler": lambda row: row.compiler,
+    "configuration": lambda row: str(row.configuration),
+}
+
+
 def _print_best(rows: Sequence[BestRow]) -> None:
-    columns = ("kernel", "problem", "median", "over reference", "over default", "device", "of copy rate", "compiler")
-    problems = told_apart((row.kernel, row.problem) for row in rows)
-    cells = [
-        (
-            row.kernel,
-            problem,
-            milliseconds(row.time_ms),
-            over_reference(row),
-            over_default(row),
-            row.device_name,
-            share(row.over_copy),
-            row.compiler,
-            str(row.configuration),
-        )
-        for row, problem in zip(rows, problems, strict=True)
-    ]
-    print_table((*columns, "configuration"), cells, eager_had(row.problem.options for row in rows))
+    print_listing(rows, _BEST, eager_had(row.problem.options for row in rows))
     for row in rows:
         if not row.confirmed:
             print_paragraph(
@@ -116,43 +152,32 @@ def _print_best(rows: Sequence[BestRow]) -> None:
             )
 
 
-def _print_trials(rows: Sequence[TrialRow]) -> None:
-    columns = ("trial", "study", "status", "median", "kernel", "problem", "configuration", "message")
-    problems = told_apart((row.kernel, row.problem) for row in rows)
-    cells = [
-        (
-            str(row.trial_id),
-            f"{row.study_id}.{row.number}",
-            row.status.value,
-            milliseconds(row.median_ms),
-            row.kernel,
-            problem,
-            str(row.configuration),
-            row.message.splitlines()[0][:200] if row.message else "",
-        )
-        for row, problem in zip(rows, problems, strict=True)
-    ]
-    print_table(columns, cells)
+_TRIALS: Columns[TrialRow] = {
+    "trial": lambda row: str(row.trial_id),
+    "study": lambda row: f"{row.study_id}.{row.number}",
+    "status": lambda row: row.status.value,
+    "median": lambda row: milliseconds(row.median_ms),
+    "kernel": lambda row: row.kernel,
+    "problem": None,
+    "configuration": lambda row: str(row.configuration),
+    "message": lambda row: row.message.splitlines()[0][:200] if row.message else "",
+}
+
+_STUDIES: Columns[StudyWithBest] = {
+    "study": lambda row: str(row.study.study_id),
+    "kernel": lambda row: row.study.kernel,
+    "problem": None,
+    "best": lambda row: milliseconds(row.best.time_ms) if row.best else "",
+    "over reference": lambda row: over_reference(row.best) if row.best else "",
+    "trials": lambda row: str(row.study.trials),
+    "sampler": lambda row: f"{row.study.sampler}, seed {row.study.seed}",
+    "device": lambda row: row.study.device.name,
+    "last trial": lambda row: _minute(row.study.last_at),
+}
 
 
 def _print_studies(rows: Sequence[StudyWithBest]) -> None:
-    columns = ("study", "kernel", "problem", "best", "over reference", "trials", "sampler", "device", "last trial")
-    problems = told_apart((row.study.kernel, row.study.problem) for row in rows)
-    cells = [
-        (
-            str(row.study.study_id),
-            row.study.kernel,
-            problem,
-            milliseconds(row.best.time_ms) if row.best else "",
-            over_reference(row.best) if row.best else "",
-            str(row.study.trials),
-            f"{row.study.sampler}, seed {row.study.seed}",
-            row.study.device.name,
-            _minute(row.study.last_at),
-        )
-        for row, problem in zip(rows, problems, strict=True)
-    ]
-    print_table(columns, cells, eager_had(row.study.problem.options for row in rows))
+    print_listing(rows, _STUDIES, eager_had(row.study.problem.options for row in rows), of="study")
 
 
 _TRIAL_VALUES = (
@@ -166,32 +191,23 @@ _TRIAL_VALUES = (
 
 def row_values(row: TrialRow) -> dict[str, object]:
     """A trial as plain values for `--json`."""
-    ratios = {name: ratio_values(getattr(row, name)) for name in _TRIAL_VALUES if name.startswith("over_")}
-    known = (
-        vars(row)
-        | ratios
-        | {
-            "trial": row.trial_id,
-            "study": row.study_id,
-            "problem": problem_values(row.problem),
-            "accuracy": row.problem.accuracy.value,
-            "eager": described(row.problem.options),
-            "device": row.device_name,
-            "status": row.status.value,
-            "configuration": dict(row.configuration),
-            "regime": row.regime.value if row.regime else None,
-            "recorded_at": row.recorded_at.isoformat(),
-            "confirmed": row.confirmed,
-        }
-    )
-    return {name: known[name] for name in _TRIAL_VALUES}
+    known = vars(row) | {
+        "trial": row.trial_id,
+        "study": row.study_id,
+        "accuracy": row.problem.accuracy,
+        "eager": described(row.problem.options),
+        "device": row.device_name,
+        "confirmed": row.confirmed,
+    }
+    return {name: plain(known[name]) for name in _TRIAL_VALUES}
 
 
-def ratio_values(ratio: Ratio | None) -> dict[str, object] | None:
-    """A ratio as plain values for `--json`."""
-    if ratio is None:
-        return None
-    return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "rounds": ratio.rounds}
+def speedup_values(comparison: Comparison) -> dict[str, object]:
+    """A comparison's speed-ups as plain values for `--json`, each with what it says."""
+    return {
+        baseline.value: asdict(ratio) | {"decision": comparison.decision(baseline)}
+        for baseline, ratio in comparison.speedups.items()
+    }
 
 
 def problem_values(problem: Problem) -> dict[str, object]:
@@ -201,22 +217,16 @@ def problem_values(problem: Problem) -> dict[str, object]:
 
 def _study_values(row: StudyWithBest) -> dict[str, object]:
     study = row.study
-    return {
-        "study": study.study_id,
-        "kernel": study.kernel,
-        "source_digest": study.source_digest,
-        "problem": problem_values(study.problem),
-        "eager": described(study.problem.options),
-        "device": study.device.name,
-        "architecture": study.device.architecture,
-        "compiler": study.compiler,
-        "sampler": study.sampler,
-        "seed": study.seed,
-        "trials": study.trials,
-        "begun_at": study.begun_at.isoformat(),
-        "last_at": study.last_at.isoformat(),
-        "best": row_values(row.best) if row.best else None,
-    }
+    names = ("kernel", "source_digest", "problem", "compiler", "sampler", "seed", "trials", "begun_at", "last_at")
+    return values_of(
+        study,
+        *names,
+        study=study.study_id,
+        eager=described(study.problem.options),
+        device=study.device.name,
+        architecture=study.device.architecture,
+        best=row_values(row.best) if row.best else None,
+    )
 
 
 _STUDY_COLUMNS = (
@@ -247,37 +257,20 @@ _MISS_COLUMNS = (
 )
 
 
-def _print_misses(rows: Sequence[MissRow]) -> None:
-    problems = told_apart((row.kernel, row.problem) for row in rows)
-    cells = [
-        (
-            str(row.calls),
-            row.kernel,
-            problem,
-            row.device_name,
-            _minute(row.last_at),
-            "yes" if row.tuned else "",
-            row.served or "",
-        )
-        for row, problem in zip(rows, problems, strict=True)
-    ]
-    print_table(("calls", "kernel", "problem", "device", "last", "tuned since", "served by"), cells)
+_MISSES: Columns[MissRow] = {
+    "calls": lambda row: str(row.calls),
+    "kernel": lambda row: row.kernel,
+    "problem": None,
+    "device": lambda row: row.device_name,
+    "last": lambda row: _minute(row.last_at),
+    "tuned since": lambda row: "yes" if row.tuned else "",
+    "served by": lambda row: row.served or "",
+}
 
 
 def _miss_values(row: MissRow) -> dict[str, object]:
-    return {
-        "kernel": row.kernel,
-        "problem": problem_values(row.problem),
-        "device": row.device_name,
-        "architecture": row.architecture,
-        "calls": row.calls,
-        "first_at": row.first_at.isoformat(),
-        "last_at": row.last_at.isoformat(),
-        "tuned": row.tuned,
-        "source_digest": row.source_digest,
-        "path": row.path,
-        "served": row.served,
-    }
+    names = ("kernel", "problem", "architecture", "calls", "first_at", "last_at", "tuned", "source_digest", "path")
+    return values_of(row, *names, "served", device=row.device_name)
 
 
 def _miss_cells(row: MissRow) -> list[str]:
@@ -289,6 +282,6 @@ def _miss_cells(row: MissRow) -> list[str]:
 
 
 BEST = Listing(_print_best, row_values, FLAT_COLUMNS, _trial_cells)
-TRIALS = Listing(_print_trials, row_values, FLAT_COLUMNS, _trial_cells)
+TRIALS = Listing(lambda rows: print_listing(rows, _TRIALS), row_values, FLAT_COLUMNS, _trial_cells)
 STUDIES = Listing(_print_studies, _study_values, _STUDY_COLUMNS, _study_cells)
-MISSES = Listing(_print_misses, _miss_values, _MISS_COLUMNS, _miss_cells)
+MISSES = Listing(lambda rows: print_listing(rows, _MISSES), _miss_values, _MISS_COLUMNS, _miss_cells)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from tunebench.db.queries.one_trial import TrialDetails, WonComparison
 from tunebench.kernels.runtime.registry import kernel_names, load_model
-from tunebench.studies.display.tables import row_values
+from tunebench.studies.display.tables import row_values, speedup_values, values_of
 from tunebench.studies.display.terminal import print_facts, print_table, printable
 from tunebench.tuner.build import BuildRecord
 from tunebench.tuner.result import Conditions, Decision, Measurement, Verdict
@@ -67,20 +67,9 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
 
 def _comparison_values(won: WonComparison) -> dict[str, object]:
     comparison = won.comparison
-    return {
-        "concluded_at": won.concluded_at.isoformat(),
-        "environment": asdict(won.environment),
-        "medians_ms": dict(comparison.medians_ms),
-        "samples_ms": {name: list(samples) for name, samples in comparison.samples_ms.items()},
-        "speedups": {
-            baseline.value: asdict(ratio) | {"decision": comparison.decision(baseline)}
-            for baseline, ratio in comparison.speedups.items()
-        },
-        "control": asdict(comparison.control) if comparison.control else None,
-        "conclusive": comparison.conclusive,
-        "conditions": asdict(comparison.conditions),
-        "missing": {baseline.value: reason for baseline, reason in comparison.missing.items()},
-    }
+    speedups = speedup_values(comparison)
+    names = ("medians_ms", "samples_ms", "control", "conclusive", "conditions", "missing")
+    return values_of(won, "concluded_at", "environment") | values_of(comparison, *names, speedups=speedups)
 
 
 def print_details(details: TrialDetails, *, log: bool = False, source: CurrentSource | None = None) -> None:

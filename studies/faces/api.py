@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from tunebench.studies.checking.request import CheckRequest, Declaration
-from tunebench.studies.request.measure import ExportRequest
+from tunebench.studies.request.building import BundleRequest, NewRequest, WarmRequest
+from tunebench.studies.request.measure import CompareRequest, ExportRequest
 from tunebench.studies.request.options import given, make, taking
-from tunebench.studies.request.results import BestRequest, TrialsRequest, conditions_of
-from tunebench.studies.tuning.study_file import StudyRequest, SweepRequest, request_of
+from tunebench.studies.request.results import BestRequest, MissesRequest, TrialsRequest, conditions_of
+from tunebench.studies.tuning.study_file import StudyRequest, SweepCommandRequest, request_of
 from tunebench.tuner.empty import refusing_empty
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from rich.console import Console
 
     from tunebench.db.connection.database import Database
     from tunebench.db.queries.rows import BestRow, MissRow, TrialRow
@@ -26,12 +28,16 @@ if TYPE_CHECKING:
     from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.request.keywords import (
         BestOptions,
+        BundleOptions,
         CheckOptions,
         CompareOptions,
         ExportOptions,
+        MissesOptions,
+        NewOptions,
         SweepOptions,
         TrialsOptions,
         TuneOptions,
+        WarmOptions,
     )
     from tunebench.studies.sweep.run import SweepReport
     from tunebench.studies.tuning.ahead import BuiltAhead
@@ -146,19 +152,13 @@ def trials(
         return Rows(trials_of(database, kernel=kernel, problem=problem, limit=limit, offset=offset, **conditions))
 
 
-@refusing_empty
+@taking(MissesRequest)
 def misses(
-    kernel: str | None = None,
-    *,
-    device: str | None = None,
-    tuned: bool = False,
-    db: Database | str | Path | None = None,
+    kernel: str | None = None, *, db: Database | str | Path | None = None, **options: Unpack[MissesOptions]
 ) -> list[MissRow]:
     """The problems that were served without evidence, the most used first; see `record_misses`.
 
     Args:
-        device: a device's name, such as `NVIDIA H200`.
-        tuned: also those that there are results for by now.
         db: an open database, or where it is; see `connect`.
 
     Raises:
@@ -167,8 +167,10 @@ def misses(
     from tunebench.db.queries.misses import misses as misses_of
     from tunebench.kernels.runtime.registry import of_current_kernels
 
+    conditions = given(MissesRequest, options)
     with opened(db, read_only=True) as database:
-        return of_current_kernels(misses_of(database, kernel=kernel, device=device, tuned=tuned))
+        rows = misses_of(database, kernel=kernel, **conditions)
+    return rows if conditions.get("tuned") else of_current_kernels(rows)
 
 
 @refusing_empty
@@ -188,14 +190,12 @@ def load(kernel: str | Path) -> type[TunedModule]:
     return import_model(str(kernel))
 
 
-@refusing_empty
-def new(folder: str | Path, *, problem: str | Path | None = None, block: str | None = None) -> NewKernel:
+@taking(NewRequest)
+def new(folder: str | Path, **options: Unpack[NewOptions]) -> NewKernel:
     """Write the folder of a new kernel, which agrees with its problem and which `tune` takes.
 
     Args:
         folder: must not be there yet; its name is the kernel's.
-        problem: a file in KernelBench's form; None for a sample of the block.
-        block: `pointwise`, `rows`, `linear` or `conv`; None for what the problem's layers and operations propose.
 
     Returns:
         The block, and what of the problem's operations stays torch's own; no block, and the reason, where none could be
@@ -207,7 +207,7 @@ def new(folder: str | Path, *, problem: str | Path | None = None, block: str | N
     """
     from tunebench.studies.writing.new.new_kernel import write_new
 
-    return write_new(Path(folder), None if problem is None else Path(problem), block)
+    return write_new(Path(folder), **given(NewRequest, options))
 
 
 @taking(ExportRequest)
@@ -262,18 +262,13 @@ def tune(
         UserError: something is unknown, not legal or not on this machine, or the database cannot be written.
         TunebenchError: the studies cannot go on; what was done is recorded, and the same call goes on.
     """
-    from rich.console import Console
-
     from tunebench.studies.tuning.progress import StudyDisplay
     from tunebench.studies.tuning.tune import resolve
     from tunebench.studies.tuning.tune import tune as run_studies
 
     resolved = resolve(request_of(str(kernel), given(StudyRequest, options)))
-    with opened(db, read_only=False) as database:
-        if not progress:
-            return run_studies(resolved, database)
-        with StudyDisplay(Console(stderr=True)) as display:
-            return run_studies(resolved, database, display)
+    with opened(db, read_only=False) as database, StudyDisplay(_console(progress)) as display:
+        return run_studies(resolved, database, display)
 
 
 @taking(CheckRequest)
@@ -283,9 +278,7 @@ def check(
     *,
     inputs: Inputs | None = None,
     init_inputs: Sequence[Any] = (),
-    problems: str | Path | None = None,
     declared: Sequence[str] = (),
-    jobs: int = 1,
     db: str | Path | None = None,
     **options: Unpack[CheckOptions],
 ) -> list[CheckReport]:
@@ -303,10 +296,8 @@ def check(
         inputs: of models: one call's inputs, or what draws them with torch's generators, which are seeded before. Of
             given inputs the elements come in other orders as well; where that is wrong, give what draws them.
         init_inputs: what classes are called with.
-        problems: KernelBench's folder: `level_1_problem_23_sample_0_kernel.py` is judged against `level1/23_*.py`.
         declared: of a file or a model: `atomics` (sums come in any order), `rewrites-algebra` (what is not finite may
             be so in another way), `dense` (outputs may lie in memory in any order of their axes).
-        jobs: so many of several targets at a time.
         db: where the trials are.
 
     Returns:
@@ -340,27 +331,18 @@ def check(
             raise UserError("of a model, give the model to compare with and inputs=…: a call's, or what draws them")
         return check_modules(target, reference, inputs, init_inputs, request)
     targets = [str(target)] if isinstance(target, str | Path) else [str(one) for one in target]
-    requests = requests_for(targets, request, None if problems is None else Path(problems))
+    requests = requests_for(targets, request)
     if isinstance(target, str | Path) and not is_run_folder(targets[0]):
         return run_check(requests[0])
-    return list(check_all(requests, jobs))
+    return list(check_all(requests, request.jobs))
 
 
-@refusing_empty
-def warm(
-    *kernels: str | Path,
-    problems: str | Path | None = None,
-    device: str | None = None,
-    architecture: str | None = None,
-) -> list[BuiltAhead]:
+@taking(WarmRequest)
+def warm(*kernels: str | Path, **options: Unpack[WarmOptions]) -> list[BuiltAhead]:
     """Build into the build cache what tuned models would run, so that their first calls find it there.
 
     Args:
         kernels: names or folders; none for all shipped kernels, or those of the file of problems.
-        problems: choices that `save_choices` wrote, or a JSON list with the `kernel`, `axes`, `dtype` and `options` of
-            each; None for those that results are known of.
-        device: `cuda`, `cuda:INDEX` or `cpu`; None for a GPU if there is one.
-        architecture: build for GPUs of this architecture, such as `sm_90`, that need not be here.
 
     Returns:
         One for each variant; a refused one says why.
@@ -370,48 +352,31 @@ def warm(
     """
     from tunebench.studies.tuning.ahead import warm as build
 
-    return build(
-        [str(one) for one in kernels],
-        problems=None if problems is None else Path(problems),
-        device=device,
-        architecture=architecture,
-    )
+    return build([str(one) for one in kernels], **given(WarmRequest, options))
 
 
-@refusing_empty
-def bundle(
-    folder: str | Path,
-    *kernels: str | Path,
-    problems: str | Path | None = None,
-    architectures: Sequence[str] = (),
-) -> list[BundledBuild]:
+@taking(BundleRequest)
+def bundle(folder: str | Path, *kernels: str | Path, **options: Unpack[BundleOptions]) -> list[BundledBuild]:
     """Write binaries of what tuned models would run, which need no compiler where they run: see `use_bundle`.
 
     Args:
         folder: a bundle there is replaced.
-        kernels, problems: as of `warm`.
-        architectures: such as `sm_90`, that need not be here; none for this machine's.
+        kernels: as of `warm`.
 
     Raises:
         UserError: the question was wrong, a build was refused, or the folder cannot be written.
     """
     from tunebench.studies.tuning.ahead import bundle as write
 
-    return write(
-        Path(folder),
-        [str(one) for one in kernels],
-        problems=None if problems is None else Path(problems),
-        architectures=architectures,
-    )
+    return write(Path(folder), [str(one) for one in kernels], **given(BundleRequest, options))
 
 
-@taking(StudyRequest, "device", "compiler", "sizes", "dtype", "settings")
+@taking(CompareRequest)
 def compare(
     first: Side,
     second: Side,
     *,
     kernel: str | Path | None = None,
-    mode: str | None = None,
     declared: Sequence[str] = (),
     db: str | Path | None = None,
     **options: Unpack[CompareOptions],
@@ -421,9 +386,7 @@ def compare(
     Args:
         first, second: a trial's number, tunables (a mapping; the rest as in the default), `default`, `reference`, or
             the path of a `.py` file.
-        kernel: a name, a folder or a study file; a trial brings its own.
-        mode: the kernel's first mode unless given.
-        sizes, dtype, settings: a trial brings its own.
+        kernel: a name, a folder or a study file; a trial brings its own, and its sizes, dtype and settings.
         declared: of files, as in `check`.
         db: where the trials are.
 
@@ -434,17 +397,16 @@ def compare(
     from tunebench.studies.checking.compare import compare as compare_sides
     from tunebench.studies.checking.compare import question_of
 
-    asked = given(StudyRequest, options)
+    asked = given(CompareRequest, options)
     target = None if kernel is None else str(kernel)
-    question = question_of(first, second, kernel=target, mode=mode, options=asked, declared=declared, database=db)
+    question = question_of(first, second, kernel=target, options=asked, declared=declared, database=db)
     return compare_sides(question)
 
 
-@taking(SweepRequest)
+@taking(SweepCommandRequest)
 def sweep(
     files: str | Path | Sequence[str | Path],
     *,
-    ship: bool = False,
     progress: bool = False,
     db: Database | str | Path | None = None,
     **options: Unpack[SweepOptions],
@@ -455,7 +417,6 @@ def sweep(
 
     Args:
         files: study files (.toml), of one study or many; the other arguments override their keys.
-        ship: at the end write the winners beside their kernels, with the range of sizes of each.
         progress: show what is done on standard error.
         db: an open database, or where it is; see `connect`. It is created where there is none.
 
@@ -463,15 +424,17 @@ def sweep(
         UserError: something is unknown, not legal or not on this machine; nothing has run then.
         DatabaseError: the database cannot be read or written.
     """
-    from rich.console import Console
-
     from tunebench.studies.sweep.display import SweepDisplay
     from tunebench.studies.sweep.run import run_sweep
 
-    said = given(SweepRequest, options)
+    said = given(SweepCommandRequest, options)
     paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
-    with opened(db, read_only=False) as database:
-        if not progress:
-            return run_sweep(paths, said, database, ships=ship)
-        with SweepDisplay(Console(stderr=True)) as display:
-            return run_sweep(paths, said, database, display, ships=ship)
+    with opened(db, read_only=False) as database, SweepDisplay(_console(progress)) as display:
+        return run_sweep(paths, said, database, display)
+
+
+def _console(shows: bool) -> Console:
+    """Standard error, or nothing at all."""
+    from rich.console import Console
+
+    return Console(stderr=True) if shows else Console(quiet=True, force_terminal=False)

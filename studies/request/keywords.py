@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TypedDict
 
 
@@ -18,9 +19,17 @@ class BestOptions(TypedDict, total=False):
     any_source: bool | None
 
 
+class BundleOptions(TypedDict, total=False):
+    """The keywords of `bundle`."""
+
+    architectures: Sequence[str] | None
+    problems: str | Path | None
+
+
 class CheckOptions(TypedDict, total=False):
     """The keywords of `check`."""
 
+    problems: str | Path | None
     configuration: Mapping[str, bool | int | float | str] | None
     sizes: Mapping[str, int | float] | None
     dtype: str | None
@@ -32,11 +41,13 @@ class CheckOptions(TypedDict, total=False):
     architecture: str | None
     seconds: float | None
     require: str | None
+    jobs: int | None
 
 
 class CompareOptions(TypedDict, total=False):
     """The keywords of `compare`."""
 
+    mode: str | None
     device: str | None
     compiler: str | None
     sizes: Mapping[str, int | float] | None
@@ -55,6 +66,30 @@ class ExportOptions(TypedDict, total=False):
     any_source: bool | None
 
 
+class MissesOptions(TypedDict, total=False):
+    """The keywords of `misses`."""
+
+    device: str | None
+    tuned: bool | None
+
+
+class NewOptions(TypedDict, total=False):
+    """The keywords of `new`."""
+
+    problem: str | Path | None
+    block: str | None
+
+
+class RegressOptions(TypedDict, total=False):
+    """The keywords of `regress`."""
+
+    sizes: Mapping[str, int | float] | None
+    dtype: str | None
+    modes: Sequence[str] | None
+    device: str | None
+    compiler: str | None
+
+
 class SweepOptions(TypedDict, total=False):
     """The keywords of `sweep`."""
 
@@ -66,6 +101,7 @@ class SweepOptions(TypedDict, total=False):
     trials: int | None
     seconds: float | None
     settings: Mapping[str, str] | None
+    ship: bool | None
 
 
 class TrialsOptions(TypedDict, total=False):
@@ -108,3 +144,11 @@ class TuneOptions(TypedDict, total=False):
     dtype: str | None
     tunables: Mapping[str, Sequence[bool | int | float | str]] | None
     start: Sequence[Mapping[str, bool | int | float | str]] | None
+
+
+class WarmOptions(TypedDict, total=False):
+    """The keywords of `warm`."""
+
+    problems: str | Path | None
+    device: str | None
+    architecture: str | None

@@ -1,4 +1,4 @@
-"""The requests of `bench` and `export`."""
+"""The requests of `bench`, `compare` and `export`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import pydantic
 from pydantic import Field
 
-from tunebench.studies.request.options import OF_DATACLASS, Device, Dtype, Settings, Sizes, Text
+from tunebench.studies.request.options import OF_DATACLASS, Compiler, Device, Dtype, Settings, Sizes, Text
 from tunebench.studies.request.text import LARGEST, LONGEST, read_sizes, read_values
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.problem import Accuracy
@@ -37,6 +37,19 @@ class BenchRequest:
     seconds: Annotated[float, Field(ge=0.1, le=LONGEST)] = 5.0
     """Seconds of timing of each case."""
     database: str | Path | None = None
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
+class CompareRequest:
+    """The options of `compare`; a trial brings its own sizes, dtype and settings."""
+
+    mode: str | None = None
+    """eval or train. Default: the kernel's first mode."""
+    device: Device = None
+    compiler: Compiler = None
+    sizes: Sizes = field(default_factory=dict)
+    dtype: Dtype = None
+    settings: Settings = None
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)

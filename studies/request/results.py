@@ -20,13 +20,16 @@ NAME = Text(metavar="NAME")
 TIME = Text(metavar="TIME", read=read_moment)
 
 
-class ResultsRequest(BaseModel):
-    """Conditions that results meet, each of which holds."""
-
+class _OfDeviceRequest(BaseModel):
     model_config = LEGAL
 
     device: Annotated[str | None, NAME] = None
     """Only the device of this name, such as 'NVIDIA H200'. Default: every device."""
+
+
+class ResultsRequest(_OfDeviceRequest):
+    """Conditions that results meet, each of which holds."""
+
     dtype: Annotated[str | None, Text(metavar="DTYPE")] = None
     """Only problems of this dtype, such as float32. Default: every dtype."""
     accuracy: Annotated[Accuracy | None, NAME] = None
@@ -62,6 +65,13 @@ class TrialsRequest(ResultsRequest):
     """Recorded before then: as for --since. Default: all."""
     fastest: bool = False
     """List correct trials, the fastest first. Default: all, the newest first."""
+
+
+class MissesRequest(_OfDeviceRequest):
+    """The options of `misses`."""
+
+    tuned: Annotated[bool, Text("--all")] = False
+    """Also what was tuned since, or was met by earlier versions. Default: not."""
 
 
 def conditions_of(given: Mapping[str, Any]) -> dict[str, Any]:

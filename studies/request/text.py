@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tunebench.tuner.empty import require_said
@@ -50,6 +51,11 @@ def read_settings(_option: str, texts: Sequence[str]) -> dict[str, str]:
 def read_configurations(option: str, texts: Sequence[str]) -> list[dict[str, bool | int | float | str]]:
     """Return NAME=VALUE,... texts as one mapping each."""
     return [read_values(option, read_list(option, text)) for text in texts]
+
+
+def read_path(_option: str, text: str) -> Path:
+    """Return the place that a text names."""
+    return Path(text)
 
 
 def read_list(option: str, text: str) -> list[str]:

@@ -6,14 +6,13 @@ from tunebench.studies.display.tables import (
     milliseconds,
     over_default,
     over_reference,
-    problem_values,
-    ratio_values,
     row_values,
+    values_of,
 )
 from tunebench.studies.display.terminal import print_line, print_table
 from tunebench.studies.sweep.run import SweepReport
 from tunebench.studies.sweep.tasks import State, Swept
-from tunebench.studies.writing.ship import RangeTest, Shipment
+from tunebench.studies.writing.ship import RangeTest
 from tunebench.tuner.result import Decision
 
 
@@ -58,45 +57,23 @@ def _cells(one: Swept) -> tuple[str, ...]:
 
 def sweep_values(report: SweepReport) -> dict[str, object]:
     """A sweep's report as plain values for `--json`."""
-    return {
-        "device": report.device.name,
-        "architecture": report.device.architecture,
-        "complete": report.complete,
-        "interrupted": report.interrupted,
-        "trials": report.trials,
-        "seconds": report.seconds,
-        "studies": [_swept_values(one) for one in report.results],
-        "tests": [_test_values(one) for one in report.tests],
-        "shipped": [_shipment_values(one) for one in report.shipments],
-    }
+    return values_of(
+        report,
+        *("complete", "interrupted", "trials", "seconds"),
+        device=report.device.name,
+        architecture=report.device.architecture,
+        studies=[_swept_values(one) for one in report.results],
+        tests=[_test_values(one) for one in report.tests],
+        shipped=[values_of(one, "kernel", "results", file=one.path) for one in report.shipments],
+    )
 
 
 def _swept_values(one: Swept) -> dict[str, object]:
     best = one.best
-    return {
-        "kernel": one.kernel,
-        "problem": None if one.problem is None else problem_values(one.problem),
-        "state": one.state.value,
-        "message": one.message,
-        "study": one.study,
-        "trials": one.trials,
-        "seconds": one.seconds,
-        "decision": best.decision.value if best and best.decision else None,
-        "best": None if best is None else row_values(best),
-    }
+    names = ("kernel", "problem", "state", "message", "study", "trials", "seconds")
+    return values_of(one, *names, decision=best and best.decision, best=best and row_values(best))
 
 
 def _test_values(test: RangeTest) -> dict[str, object]:
-    return {
-        "kernel": test.kernel,
-        "problem": problem_values(test.problem),
-        "neighbour": problem_values(test.neighbour),
-        "configuration": dict(test.configuration),
-        "over_reference": ratio_values(test.over_reference),
-        "in_range": test.holds,
-        "message": test.message,
-    }
-
-
-def _shipment_values(shipment: Shipment) -> dict[str, object]:
-    return {"kernel": shipment.kernel, "file": str(shipment.path), "results": shipment.results}
+    names = ("kernel", "problem", "neighbour", "configuration", "over_reference", "message")
+    return values_of(test, *names, in_range=test.holds)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from rich.console import Console
+from typing import Any
 
 from tunebench.db.connection.database import Database
 from tunebench.db.queries.trials import best_of_studies
@@ -76,25 +75,23 @@ class SweepReport:
 
 def run_sweep(
     files: Sequence[Path],
-    options: Mapping[str, object],
+    options: Mapping[str, Any],
     database: Database,
-    display: SweepDisplay | None = None,
-    *,
-    ships: bool = False,
+    display: SweepDisplay,
 ) -> SweepReport:
     """Run the studies of study files, or go on with them, as one queue over all devices.
 
     Args:
-        options: keys of a study file that override the files' own.
-        display: shows it; None shows nothing.
-        ships: test winners at neighbouring problems, and write what ships, at the end of a sweep that was not
-            interrupted.
+        options: those of `SweepCommandRequest` that were given, which override the files' own keys. Winners are tested
+            and shipped at the end of a sweep that was not interrupted.
+        display: shows it.
 
     Raises:
         UserError: something is unknown, not legal or not on this machine; nothing has run then.
         DatabaseError: the database cannot be read or written.
     """
-    requests = requests_of(files, options)
+    ships = options.get("ship", False)
+    requests = requests_of(files, {name: value for name, value in options.items() if name != "ship"})
     on_ray = requests[0].executor is ExecutorName.RAY
     if on_ray and ships:
         raise UserError("winners are tested on the machine that ships them: sweep on Ray first, then here to ship")
@@ -102,7 +99,6 @@ def run_sweep(
     kernels: list[Kernel] = list({task.kernel: task.resolved.kernel for task in tasks}.values())
     for kernel in kernels if ships else ():
         require_shipping(kernel)
-    display = display or SweepDisplay(Console(quiet=True, force_terminal=False))
     queue = _Queue(tasks, database, display, on_ray=on_ray)
     report = queue.run()
     if not ships or report.interrupted:

@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tunebench.kernels.runtime.choices_file import read_choices
@@ -33,15 +33,17 @@ class BuiltAhead:
     """One variant, built ahead.
 
     Attributes:
+        compiler: builds it.
         problems: those that it may serve.
-        refusal: why it could not be built; None where it was.
         build: None where it could not be built.
+        refusal: why it could not be built; None where it was.
     """
 
     kernel: Kernel
+    compiler: Compiler
     variant: Variant
-    problems: tuple[Problem, ...]
-    build: Build | None
+    problems: tuple[Problem, ...] = ()
+    build: Build | None = None
     refusal: str | None = None
 
 
@@ -53,16 +55,6 @@ class _Asked:
     axes: dict[str, int]
     dtype: str = field(default_factory=lambda: "float32")
     options: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Needed:
-    """A variant that is to be built; see `BuiltAhead`."""
-
-    kernel: Kernel
-    compiler: Compiler
-    variant: Variant
-    problems: list[Problem]
 
 
 Told = Callable[[BuiltAhead], None]
@@ -147,11 +139,11 @@ def _device_for(architecture: str) -> Device:
     return find_device("cpu") if architecture in ("cpu", platform.machine()) else any_gpu(architecture)
 
 
-def _needed(targets: Sequence[str], devices: Sequence[Device], file: Path | None) -> list[_Needed]:
-    """Return the variants that may be used for the problems, each once."""
+def _needed(targets: Sequence[str], devices: Sequence[Device], file: Path | None) -> list[BuiltAhead]:
+    """Return the variants that may be used for the problems, each once; none is built yet."""
     asked = None if file is None else read_problems(file)
     names = targets or (kernel_names() if asked is None else sorted(asked))
-    found: dict[str, _Needed] = {}
+    found: dict[str, BuiltAhead] = {}
     for name in names:
         kernel = load_model(name).kernel
         for device in devices:
@@ -160,8 +152,8 @@ def _needed(targets: Sequence[str], devices: Sequence[Device], file: Path | None
                 for configuration in _configurations(kernel, problem, device, saved):
                     variant = kernel.variant(configuration, problem, device.architecture)
                     compiler = default_compiler(device, kernel.languages).of(variant)
-                    needed = found.setdefault(variant.digest, _Needed(kernel, compiler, variant, []))
-                    needed.problems.append(problem)
+                    needed = found.get(variant.digest) or BuiltAhead(kernel, compiler, variant)
+                    found[variant.digest] = replace(needed, problems=(*needed.problems, problem))
     if not found:
         where = " or ".join(device.name for device in devices)
         if file is not None:
@@ -217,16 +209,16 @@ def _known_problems(kernel: Kernel, device: Device) -> list[Problem]:
     return list(found.values())
 
 
-def _build(needed: Sequence[_Needed], told: Told) -> list[BuiltAhead]:
+def _build(needed: Sequence[BuiltAhead], told: Told) -> list[BuiltAhead]:
     cache = BuildCache()
     for one in needed:
         one.compiler.version()  # refuses a compiler that is not here before anything is built
 
-    def built(one: _Needed) -> BuiltAhead:
+    def built(one: BuiltAhead) -> BuiltAhead:
         try:
-            return BuiltAhead(one.kernel, one.variant, tuple(one.problems), cache.build(one.compiler, one.variant))
+            return replace(one, build=cache.build(one.compiler, one.variant))
         except CompileError as error:
-            return BuiltAhead(one.kernel, one.variant, tuple(one.problems), None, str(error))
+            return replace(one, refusal=str(error))
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         builds = [threads.submit(built, one) for one in needed]

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from tunebench.kernels.runtime.installed import installed_names
 from tunebench.kernels.runtime.registry import is_kernel_file, kernel_names, load_model, place_of
-from tunebench.studies.display.tables import problem_values
+from tunebench.studies.display.tables import values_of
 from tunebench.studies.tuning.study_file import StudyRequest
 from tunebench.studies.tuning.tune import resolve
 from tunebench.tuner.configuration import Configuration
@@ -111,16 +111,8 @@ class DescribedSpace:
 
     def values(self) -> dict[str, object]:
         """Plain values for `--json`."""
-        return {
-            "kernel": self.kernel,
-            "mode": self.mode.value,
-            "problem": problem_values(self.problem),
-            "device": self.device,
-            "valid_configurations": self.valid,
-            "default": dict(self.default),
-            "tunables": self.tunables,
-            "constraints": self.constraints,
-        }
+        names = ("kernel", "mode", "problem", "device", "default", "tunables", "constraints")
+        return values_of(self, *names, valid_configurations=self.valid)
 
 
 def describe_space(request: StudyRequest) -> list[DescribedSpace]:

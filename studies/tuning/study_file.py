@@ -66,6 +66,14 @@ class SweepRequest(PlaceRequest):
     settings: Settings = None
 
 
+class SweepCommandRequest(SweepRequest):
+    """The options of `sweep`."""
+
+    ship: bool = False
+    """At the end write the winners beside their kernels, as 'ship' does, with the range of sizes of each: it is timed
+    against the reference at its neighbours' problems. Default: write nothing."""
+
+
 class StudyRequest(SweepRequest):
     """A study to run: the keys of a study file, and the options of `tunebench tune`.
 

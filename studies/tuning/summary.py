@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunebench.studies.display.tables import eager_had, milliseconds, problem_values, ratio_values, share
+from tunebench.studies.display.tables import eager_had, milliseconds, share, speedup_values, values_of
 from tunebench.studies.display.terminal import print_paragraph, print_table, printable
 from tunebench.studies.tuning.tune import StudyReport
 from tunebench.tuner.device import DeviceKind
@@ -126,39 +126,16 @@ def _decided(comparison: Comparison, baseline: Baseline) -> str:
 def report_values(report: StudyReport) -> dict[str, object]:
     """A study's report as plain values for `--json`."""
     outcome, comparison = report.outcome, report.outcome.comparison
+    figures = ("trials", "counts", "refusals", "ending", "proven", "seconds", "lost")
+    concluded = ("best", "medians_ms", "missing", "trusted", "conclusive")
     return {
-        "kernel": report.kernel,
-        "study": report.study,
-        "problem": problem_values(report.problem),
+        **values_of(report, "kernel", "study", "problem", gpu_refusal=report.gpu_refusal or None),
         "eager": described(report.problem.options),
         "device": report.device.name,
         "architecture": report.device.architecture,
-        "trials": outcome.trials,
-        "valid_configurations": outcome.space_size,
-        "counts": {status.value: count for status, count in outcome.counts.items()},
-        "refusals": dict(outcome.refusals),
-        "ending": outcome.ending.value,
-        "proven": outcome.proven,
-        "warm_starts": [{"configuration": dict(one.configuration), "origin": one.origin} for one in report.warm_starts],
-        "seconds": outcome.seconds,
-        "spent": {
-            "whole": report.spent.whole,
-            "phases": {phase.value: seconds for phase, seconds in report.spent.seconds.items()},
-            "slots": report.spent.slots,
-            "compiling": report.spent.compiling,
-            "builds": report.spent.builds,
-        },
-        "lost": list(outcome.lost),
-        "gpu_refusal": report.gpu_refusal or None,
-        "best": dict(comparison.best) if comparison else None,
-        "medians_ms": dict(comparison.medians_ms) if comparison else None,
-        "speedups": {
-            baseline.value: {**(ratio_values(ratio) or {}), "decision": comparison.decision(baseline)}
-            for baseline, ratio in comparison.speedups.items()
-        }
-        if comparison
-        else {},
-        "missing": {baseline.value: reason for baseline, reason in (comparison.missing if comparison else {}).items()},
-        "trusted": comparison.trusted if comparison else None,
-        "conclusive": comparison.conclusive if comparison else None,
+        **values_of(outcome, *figures, valid_configurations=outcome.space_size),
+        "warm_starts": [values_of(one, "configuration", "origin") for one in report.warm_starts],
+        "spent": values_of(report.spent, "whole", "slots", "compiling", "builds", phases=report.spent.seconds),
+        **(values_of(comparison, *concluded) if comparison else {**dict.fromkeys(concluded), "missing": {}}),
+        "speedups": speedup_values(comparison) if comparison else {},
     }

@@ -80,6 +80,16 @@ def test_type_checkers_know_the_keywords() -> None:
         tunebench.tune("scalar_mul", trails=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize(
+    "name", ["best", "bundle", "export", "misses", "new", "regress", "sweep", "trials", "tune", "warm"]
+)
+def test_the_command_line_and_python_take_the_same_options(name: str) -> None:
+    model, taken = vars(getattr(tunebench, name))["declaration"]
+    root: Any = get_command(app)
+    listed = {one.name for one in root.get_command(None, name).params}
+    assert taken and set(taken) <= listed & options.options_of(model).keys()
+
+
 def test_text_means_the_same_from_every_face() -> None:
     (given,) = {
         json.dumps(options.given(StudyRequest, one), default=str)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from tunebench.studies.checking.regress.comparison import Choice, Side, Timing
 from tunebench.studies.checking.regress.repository import Revision
 from tunebench.studies.checking.regress.run import KernelChange, Outcome, RegressReport
-from tunebench.studies.display.tables import milliseconds, problem_values
+from tunebench.studies.display.tables import milliseconds, values_of
 from tunebench.studies.display.terminal import print_line, print_table, printable
 from tunebench.tuner.configuration import Value
 
@@ -39,48 +38,42 @@ def markdown(report: RegressReport) -> str:
 
 def report_values(report: RegressReport) -> dict[str, object]:
     """The same as plain values for `--json`."""
-    return {
-        "base": _revision_values(report.base),
-        "head": _revision_values(report.head),
-        "threshold": report.threshold,
-        "passed": report.passed,
-        "unchanged": list(report.unchanged),
-        "changes": [_change_values(change) for change in report.changes],
-    }
+    return values_of(
+        report,
+        *("threshold", "passed", "unchanged"),
+        base=_revision_values(report.base),
+        head=_revision_values(report.head),
+        changes=[_change_values(change) for change in report.changes],
+    )
 
 
 def _revision_values(revision: Revision) -> dict[str, object]:
-    return {"name": revision.name, "commit": revision.commit, "changed_files": revision.changed}
+    return values_of(revision, "name", "commit", changed_files=revision.changed)
 
 
 def _change_values(change: KernelChange) -> dict[str, object]:
     found = change.comparison
     first = found.timings[0] if found else None
-    return {
-        "kernel": change.kernel,
-        "path": change.place,
-        "mode": change.mode,
-        "outcome": change.outcome,
-        "says": change.said,
-        "problem": problem_values(first.problem) if first else None,
-        "device": first.device if first else None,
-        "ratio": asdict(change.ratio) if change.ratio else None,
-        "medians_ms": {side.lower(): median for side, median in change.medians_ms.items()},
-        "takes": [_timing_values(timing) for timing in found.timings] if found else [],
-        "configurations": first
+    return values_of(
+        change,
+        *("kernel", "mode", "outcome", "ratio"),
+        path=change.place,
+        says=change.said,
+        problem=first and first.problem,
+        device=first and first.device,
+        medians_ms={side.lower(): median for side, median in change.medians_ms.items()},
+        takes=[_timing_values(timing) for timing in found.timings] if found else [],
+        configurations=first
         and {
-            side.lower(): {"values": dict(first.choices[side].configuration), "origin": first.choices[side].origin}
+            side.lower(): values_of(first.choices[side], "origin", values=first.choices[side].configuration)
             for side in (Side.BASE, Side.HEAD)
         },
-    }
+    )
 
 
 def _timing_values(timing: Timing) -> dict[str, object]:
-    return {
-        "copied": timing.copied.lower(),
-        "control": asdict(timing.control),
-        "samples_ms": {name.lower(): list(samples) for name, samples in timing.samples_ms.items()},
-    }
+    samples = {name.lower(): list(samples) for name, samples in timing.samples_ms.items()}
+    return values_of(timing, "control", copied=timing.copied.lower(), samples_ms=samples)
 
 
 def _cells(change: KernelChange) -> list[str]:

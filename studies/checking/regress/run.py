@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Unpack
 
 from tunebench.kernels.runtime.registry import place_of
 from tunebench.studies.checking.regress.comparison import (
@@ -21,9 +22,9 @@ from tunebench.studies.checking.regress.comparison import (
     summarise,
 )
 from tunebench.studies.checking.regress.repository import Revision, kernels_in, repository_of, revisions
+from tunebench.studies.request.options import given, taking
 from tunebench.studies.tuning.study_file import StudyRequest, make_request, read_study_file
 from tunebench.tuner.device import find_device
-from tunebench.tuner.empty import refusing_empty
 from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError, first_line
 from tunebench.tuner.isolation import DeathError, IsolatedProcess, start_forkserver
 from tunebench.tuner.kernel import Mode
@@ -31,6 +32,9 @@ from tunebench.tuner.reference import require_dtype
 from tunebench.tuner.result import MEANINGFUL, Ratio
 from tunebench.tuner.timing.statistics import medians_of
 from tunebench.tuner.users_code import MODEL_FILE
+
+if TYPE_CHECKING:
+    from tunebench.studies.request.keywords import RegressOptions
 
 THRESHOLD = 0.02
 """The share that HEAD may be slower before it is a regression."""
@@ -112,7 +116,7 @@ Show = Callable[[str], None]
 """Called with one line for people whenever something begins or ends."""
 
 
-@refusing_empty
+@taking(StudyRequest, "sizes", "dtype", "modes", "device", "compiler")
 def regress(
     base: str,
     head: str | None = None,
@@ -120,22 +124,18 @@ def regress(
     kernels: Sequence[str | Path] = (),
     repository: str | Path = ".",
     threshold: float = THRESHOLD,
-    sizes: Mapping[str, int | float] | None = None,
-    dtype: str | None = None,
-    modes: Sequence[str] | None = None,
-    device: str | None = None,
-    compiler: str | None = None,
     db: str | Path | None = None,
     show: Show = lambda _: None,
+    **options: Unpack[RegressOptions],
 ) -> RegressReport:
     """Time every kernel that differs between two git revisions: both checked, then interleaved in one run.
 
     Args:
         base, head: a commit, a branch or a tag; None is the working tree as it is.
-        kernels: folders, files, study files, or names of kernels that the repository ships; none for all it has.
+        kernels: folders, files, study files (whose keys the options override), or names of kernels that the
+            repository ships; none for all it has.
         repository: any folder of it.
         threshold: the share that HEAD may be slower: 0.02 are two percent.
-        sizes, dtype, modes, device, compiler: as in `tune`; they override a study file's.
         db: where recorded results are, which say what configurations are timed; see `connect`.
         show: is told what is being done.
 
@@ -145,18 +145,17 @@ def regress(
     """
     if not 0 <= threshold < 1:
         raise UserError(f"threshold {threshold}: give a share from 0 to 1, such as 0.02 for two percent")
-    asked = {"sizes": sizes, "dtype": dtype, "modes": modes, "device": device, "compiler": compiler}
-    options = {name: value for name, value in asked.items() if value is not None}
-    make_request({"kernel": "any", **options}, "regress")  # before anything is checked out
-    require_dtype(dtype)
-    find_device(device)
+    asked = given(StudyRequest, options)
+    make_request({"kernel": "any", **asked}, "regress")  # before anything is checked out
+    require_dtype(asked.get("dtype"))
+    find_device(asked.get("device"))
     root = repository_of(Path(repository))
     start_forkserver([__name__])
     with revisions(root, base, head) as (first, second):
         show(f"{first} against {second}")
         changes: list[KernelChange] = []
         unchanged: list[str] = []
-        wanted = list(_requests(root, (first, second), kernels, options))
+        wanted = list(_requests(root, (first, second), kernels, asked))
         if not wanted:
             raise UserError(f"{root} has no kernels in either revision: a kernel's folder has {MODEL_FILE} and its .cu")
         with closing(IsolatedProcess()) as process:
@@ -179,12 +178,12 @@ def _requests(
         for place in sorted(kernels_in(pair[0]) | kernels_in(pair[1])):
             yield make_request({"kernel": str(place), **options}, str(place))
     for target in map(str, targets):
-        named, given = target, {}
+        named, own = target, {}
         if Path(target).suffix == ".toml":
             request = read_study_file(Path(target))
-            named, given = request.kernel, request.model_dump(include=_FILE_KEYS, exclude_unset=True)
+            named, own = request.kernel, request.model_dump(include=_FILE_KEYS, exclude_unset=True)
         kernel = str(_place(root, pair, named))
-        yield make_request({**given, **options, "kernel": kernel}, kernel)
+        yield make_request({**own, **options, "kernel": kernel}, kernel)
 
 
 def _place(root: Path, pair: tuple[Revision, Revision], target: str) -> PurePosixPath:

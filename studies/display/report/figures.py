@@ -152,20 +152,13 @@ def outcomes(study: StudyData) -> Figure:
     shown = {status: count for status, count in counts.items() if count or status is TrialStatus.CORRECT}
     colours = {TrialStatus.CORRECT: style.COLOURS["copy"], TrialStatus.PRUNED: style.COLOURS["reference"]}
     names = {TrialStatus.PRUNED: "given up early"}
-    plot = style.new_plot(_ROW_PIXELS * len(shown) + 80, showlegend=False)
-    plot.add_bar(
-        x=list(shown.values()),
-        y=[f"{names.get(status, status.value)}: {count}" for status, count in shown.items()],
-        orientation="h",
-        marker_color=[colours.get(status, style.REFUSED_COLOUR) for status in shown],
-        hovertemplate="%{y}<extra></extra>",
-    )
-    plot.update_xaxes(title_text="trials", rangemode="tozero", tickformat=",d")
-    plot.update_yaxes(autorange="reversed", type="category")
+    labels = [f"{names.get(status, status.value)}: {count}" for status, count in shown.items()]
+    drawn = [colours.get(status, style.REFUSED_COLOUR) for status in shown]
+    plot = _bars(labels, list(shown.values()), drawn, "trials", tickformat=",d")
     words = ", ".join(f"{count} {names.get(status, status.value)}" for status, count in shown.items())
     return Figure(
         "outcomes",
-        style.dress_axes(plot),
+        plot,
         f"How the {len(study.trials)} trials ended: {words}.",
         "Correct trials passed every stage of the gate and were timed in full; those given up early passed it too, and "
         "were hopelessly slower than the best. Every other trial was refused.",
@@ -176,25 +169,27 @@ def importance(shares: Mapping[str, float]) -> Figure | None:
     """Plot each tunable's share in reaching the fastest tenth."""
     if not shares:
         return None
-    names = [style.plain(name, 40) for name in shares]
-    plot = style.new_plot(_ROW_PIXELS * len(shares) + 80, showlegend=False)
-    plot.add_bar(
-        x=[100 * share for share in shares.values()],
-        y=[f"{name}: {style.percent(share)}" for name, share in zip(names, shares.values(), strict=True)],
-        orientation="h",
-        marker_color=style.COLOURS["best"],
-        hovertemplate="%{y}<extra></extra>",
-    )
-    plot.update_xaxes(title_text="share of importance, %", rangemode="tozero")
-    plot.update_yaxes(autorange="reversed", type="category")
+    labels = [f"{style.plain(name, 40)}: {style.percent(share)}" for name, share in shares.items()]
+    plot = _bars(labels, [100 * one for one in shares.values()], style.COLOURS["best"], "share of importance, %")
     words = ", ".join(f"{name} {style.percent(share)}" for name, share in shares.items())
     return Figure(
         "importance",
-        style.dress_axes(plot),
+        plot,
         f"Importance of the tunables: {words}.",
         "How much a tunable's value decides whether a trial is among the fastest tenth of all timed trials (Optuna's "
         "PED-ANOVA, relative to what the search tried). Which value is the fast one is for the plots below to say.",
     )
+
+
+def _bars(
+    labels: Sequence[str], lengths: Sequence[float], colours: str | list[str], title: str, **axis: object
+) -> go.Figure:
+    """Return horizontal bars, the first at the top."""
+    plot = style.new_plot(_ROW_PIXELS * len(labels) + 80, showlegend=False)
+    plot.add_bar(x=lengths, y=labels, orientation="h", marker_color=colours, hovertemplate="%{y}<extra></extra>")
+    plot.update_xaxes(title_text=title, rangemode="tozero", **axis)
+    plot.update_yaxes(autorange="reversed", type="category")
+    return style.dress_axes(plot)
 
 
 def effects(marginals: Sequence[Marginal], trials: Sequence[TrialRow]) -> list[Figure]:

@@ -63,9 +63,8 @@ def bench(
 
 def _print(outcome: Bench) -> None:
     """Print what explains the table, then the table."""
-    from tunebench.studies.display.tables import eager_had
-    from tunebench.studies.display.terminal import print_table, printable
-    from tunebench.tuner.problem import told_apart
+    from tunebench.studies.display.tables import Columns, eager_had, print_listing
+    from tunebench.studies.display.terminal import printable
     from tunebench.tuner.result import Baseline
 
     def say(text: str) -> None:
@@ -85,28 +84,22 @@ def _print(outcome: Bench) -> None:
         ceilings = outcome.ceilings
         rates = ", ".join(f"{name} {rate:.3g} TFLOP/s" for name, rate in ceilings.gemm_tflops.items())
         say(f"ceilings: copy {ceilings.copy_gbs:.4g} GB/s, read {ceilings.read_gbs:.4g} GB/s, products {rates}")
-    columns = (
-        *("kernel", "problem", "eager", "tuned", "over eager", "over compiled", "over default"),
-        *("of copy", "of roofline", "error", "from"),
-    )
-    problems = told_apart((result.kernel, result.problem) for result in outcome.results)
-    rows = [
-        (
-            result.kernel,
-            problem,
-            _milliseconds(result, Baseline.REFERENCE),
-            _milliseconds(result, "tuned"),
-            *(_ratio(result, one) for one in (Baseline.REFERENCE, Baseline.COMPILED, Baseline.DEFAULT)),
-            _percent(result.speedups.get(Baseline.COPY)),
-            "" if result.share is None else f"{result.share:.1%} ({result.bound})",
-            _error(result),
-            result.tier,
-        )
-        for result, problem in zip(outcome.results, problems, strict=True)
-    ]
+    columns: Columns[Result] = {
+        "kernel": lambda result: result.kernel,
+        "problem": None,
+        "eager": lambda result: _milliseconds(result, Baseline.REFERENCE),
+        "tuned": lambda result: _milliseconds(result, "tuned"),
+        "over eager": lambda result: _ratio(result, Baseline.REFERENCE),
+        "over compiled": lambda result: _ratio(result, Baseline.COMPILED),
+        "over default": lambda result: _ratio(result, Baseline.DEFAULT),
+        "of copy": lambda result: _percent(result.speedups.get(Baseline.COPY)),
+        "of roofline": lambda result: "" if result.share is None else f"{result.share:.1%} ({result.bound})",
+        "error": _error,
+        "from": lambda result: result.tier,
+    }
     title = "Speed-ups: medians of per-round ratios, 99 % intervals; error: largest, RMS, as multiples of eager's own; "
     title += eager_had(result.problem.options for result in outcome.results)
-    print_table(columns, rows, title)
+    print_listing(outcome.results, columns, title)
 
 
 def _milliseconds(result: Result, name: str) -> str:
@@ -129,49 +122,32 @@ def _percent(ratio: Ratio | None) -> str:
 
 
 def _values(outcome: Bench) -> dict[str, Any]:
-    from dataclasses import asdict
+    from tunebench.studies.display.tables import values_of
 
-    return {
-        "device": outcome.device.name,
-        "architecture": outcome.device.architecture,
-        "environment": asdict(outcome.environment),
-        "ceilings": asdict(outcome.ceilings) if outcome.ceilings else None,
-        "results": [_result_values(result) for result in outcome.results],
-        "failures": [{"case": str(failure.case), "message": failure.message} for failure in outcome.failures],
-    }
+    return values_of(
+        outcome,
+        *("environment", "ceilings"),
+        device=outcome.device.name,
+        architecture=outcome.device.architecture,
+        results=[_result_values(result) for result in outcome.results],
+        failures=[values_of(failure, "message", case=str(failure.case)) for failure in outcome.failures],
+    )
 
 
 def _result_values(result: Result) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from tunebench.studies.display.tables import problem_values
+    from tunebench.studies.display.tables import values_of
     from tunebench.tuner.settings import described
 
-    return {
-        "kernel": result.kernel,
-        "accuracy": result.problem.accuracy.value,
-        "eager": described(result.problem.options),
-        "problem": problem_values(result.problem),
-        "timings": {str(name): asdict(timing) for name, timing in result.timings.items()},
-        "speedups": {one.value: asdict(ratio) for one, ratio in result.speedups.items()},
-        "errors": {
-            str(name): {
-                "max_relative": error.max_relative,
-                "relative_norm": error.relative_norm,
-                "multiple_of_reference": error.multiple_of_reference,
-                "rms_multiple_of_reference": error.rms_multiple_of_reference,
-            }
-            for name, error in result.errors.items()
-        },
-        "right": result.right,
-        "tier": result.tier,
-        "configuration": dict(result.configuration) if result.configuration else None,
-        "reason": result.reason,
-        "floor_ms": result.floor_ms,
-        "bound": result.bound,
-        "share_of_roofline": result.share,
-        "notes": list(result.notes),
-    }
+    figures = ("max_relative", "relative_norm", "multiple_of_reference", "rms_multiple_of_reference")
+    return values_of(
+        result,
+        *("kernel", "problem", "timings", "speedups", "right", "tier", "configuration", "reason", "floor_ms", "bound"),
+        "notes",
+        accuracy=result.problem.accuracy,
+        eager=described(result.problem.options),
+        errors={str(name): values_of(error, *figures) for name, error in result.errors.items()},
+        share_of_roofline=result.share,
+    )
 
 
 def _flat(result: Result) -> dict[str, str]:

@@ -7,21 +7,16 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.faces.cli.options import JsonOption, ProblemsOption, TargetsArgument
+from tunebench.studies.faces.cli.command import options_of
+from tunebench.studies.faces.cli.options import NOTHING, Given, JsonOption, TargetsArgument
 from tunebench.studies.faces.cli.output import print_json
 
 
+@options_of("request.building:BundleRequest")
 def bundle(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; a bundle there is replaced.")],
     targets: TargetsArgument = None,
-    arch: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="An architecture such as sm_90, which need not be here, or cpu; repeatable. Default: this machine's.",
-        ),
-    ] = None,
-    problems: ProblemsOption = None,
+    given: Given = NOTHING,
     as_json: JsonOption = False,
 ) -> None:
     """Write binaries of what tuned models would run, which need no compiler where they run.
@@ -33,7 +28,7 @@ def bundle(
     from tunebench.studies.display.terminal import print_table
     from tunebench.studies.tuning.ahead import bundle as write
 
-    written = write(folder, targets or (), problems=problems, architectures=arch or ())
+    written = write(folder, targets or (), **given)
     if as_json:
         print_json([asdict(one) for one in written])
     else:

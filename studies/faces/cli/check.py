@@ -36,13 +36,6 @@ def check(
             "folder of such files, such as KernelBench's run directories.",
         ),
     ],
-    problems: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="KernelBench's folder: level_1_problem_23_sample_0_kernel.py is judged against level1/23_*.py in it.",
-        ),
-    ] = None,
     given: options.Given = options.NOTHING,
     atomics: options.AtomicsOption = False,
     rewrites_algebra: options.RewritesAlgebraOption = False,
@@ -51,7 +44,6 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help="Write a script that shows the first refusal of a file with torch alone."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="So many checks at a time.")] = 1,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -70,19 +62,19 @@ def check(
     options.require_database(db)
     declared = options.declarations(atomics=atomics, rewrites_algebra=rewrites_algebra, dense=dense)
     request = make(CheckRequest, {"target": targets[0], **given, "declared": declared, "database": db}, "check")
-    for option, value in (("--problems", problems), ("--reproduce", reproduce)):
+    for option, value in (("--problems", request.problems), ("--reproduce", reproduce)):
         if value is not None and not any(is_submission(one) or is_run_folder(one) for one in targets):
             raise UserError(f"{option} is for files with a ModelNew: {targets[0]} is none")
     if reproduce is not None:
         require_writable(reproduce)
-    requests = requests_for(targets, request, problems)
+    requests = requests_for(targets, request)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     if len(targets) == 1 and not is_run_folder(targets[0]):
         passed = _check_one(console, requests[0], reproduce, as_json=as_json)
     elif reproduce is not None:
         raise UserError("--reproduce writes one script: name one file")
     else:
-        passed = _check_many(console, requests, jobs, as_json=as_json)
+        passed = _check_many(console, requests, request.jobs, as_json=as_json)
     if not passed:
         raise typer.Exit(1)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SIDE = "A trial's number, NAME=VALUE[,NAME=VALUE...] (the rest as in the default), default, reference, or a .py file."
 
 
-@options_of("tuning.study_file:StudyRequest", "device", "compiler", "sizes", "dtype", "settings")
+@options_of("request.measure:CompareRequest")
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=_SIDE)],
     second: Annotated[str, typer.Argument(metavar="B", help="The same for what it is compared with.")],
@@ -31,7 +31,6 @@ def compare(
             autocompletion=complete_kernel,
         ),
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="eval or train. Default: the kernel's first mode.")] = None,
     given: options.Given = options.NOTHING,
     atomics: options.AtomicsOption = False,
     rewrites_algebra: options.RewritesAlgebraOption = False,
@@ -57,9 +56,7 @@ def compare(
     from tunebench.tuner.result import Decision
 
     declared = options.declarations(atomics=atomics, rewrites_algebra=rewrites_algebra, dense=dense)
-    question = question_of(
-        _side(first), _side(second), kernel=kernel, mode=mode, options=given, declared=declared, database=db
-    )
+    question = question_of(_side(first), _side(second), kernel=kernel, options=given, declared=declared, database=db)
     duel = compare_sides(question)
     if as_json:
         print_json(_values(duel))
@@ -83,24 +80,17 @@ def _side(text: Side) -> Side:
 
 
 def _values(duel: CompareReport) -> dict[str, object]:
-    from dataclasses import asdict
-
+    from tunebench.studies.display.tables import values_of
     from tunebench.tuner.settings import described
 
-    return {
-        "a": duel.first,
-        "b": duel.second,
-        "problem": duel.problem,
-        "device": duel.device,
-        "eager": described(duel.settings),
-        "trusted": duel.trusted,
-        "decision": duel.decision,
-        "refusal": duel.refusal,
-        "ratio": asdict(duel.ratio) if duel.ratio else None,
-        "control": asdict(duel.control) if duel.control else None,
-        "medians_ms": dict(duel.medians_ms),
-        "samples_ms": {name: list(samples) for name, samples in (duel.samples_ms or {}).items()},
-    }
+    return values_of(
+        duel,
+        *("problem", "device", "trusted", "decision", "refusal", "ratio", "control", "medians_ms"),
+        a=duel.first,
+        b=duel.second,
+        eager=described(duel.settings),
+        samples_ms=duel.samples_ms or {},
+    )
 
 
 def _print(duel: CompareReport) -> None:

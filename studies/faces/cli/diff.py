@@ -83,25 +83,19 @@ def _values(found: Difference, threshold: float) -> dict[str, Any]:
 
 
 def _print(found: Difference, threshold: float) -> None:
-    from tunebench.studies.display.terminal import print_table
-    from tunebench.tuner.problem import told_apart
+    from tunebench.studies.display.tables import Columns, print_listing
 
-    columns = ("kernel", "problem", "caches", "A", "B", "B over A", "", "configuration in B that differs from A's")
-    problems = told_apart((pair.before.kernel, pair.before.problem) for pair in found.pairs)
-    rows = [
-        (
-            pair.before.kernel,
-            problem,
-            str(pair.before.regime),
-            f"{pair.before.median_ms:.4g} ms",
-            f"{pair.after.median_ms:.4g} ms",
-            f"{pair.ratio:.3f}×",
-            "slower" if pair.ratio > threshold else "",
-            _changes(pair),
-        )
-        for pair, problem in zip(found.pairs, problems, strict=True)
-    ]
-    print_table(columns, rows, "Time of the best; medians from different runs")
+    columns: Columns[Pair] = {
+        "kernel": lambda pair: pair.before.kernel,
+        "problem": None,
+        "caches": lambda pair: str(pair.before.regime),
+        "A": lambda pair: f"{pair.before.median_ms:.4g} ms",
+        "B": lambda pair: f"{pair.after.median_ms:.4g} ms",
+        "B over A": lambda pair: f"{pair.ratio:.3f}×",
+        "": lambda pair: "slower" if pair.ratio > threshold else "",
+        "configuration in B that differs from A's": _changes,
+    }
+    print_listing(found.pairs, columns, "Time of the best; medians from different runs", of="before")
     for side, alone in (("A", found.only_before), ("B", found.only_after)):
         for row in alone:
             print_line(f"only in {side}: {row.kernel} ({row.problem}) on {row.device_name}", error=True)

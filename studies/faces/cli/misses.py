@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from tunebench.studies.faces.cli import options
+from tunebench.studies.faces.cli.command import options_of
 from tunebench.studies.faces.cli.output import print_rows, require_one_form
 
 
+@options_of("request.results:MissesRequest")
 def misses(
     kernel: options.KernelArgument = None,
-    device: options.DeviceOption = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also what was tuned since, or was met by earlier versions. Default: not.")
-    ] = False,
+    given: options.Given = options.NOTHING,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
     as_csv: options.CsvOption = False,
@@ -31,8 +26,10 @@ def misses(
 
     require_one_form(as_json=as_json, as_csv=as_csv)
     with open_database(db, read_only=True) as database:
-        rows = miss_rows(database, kernel=kernel, device=device, tuned=everything)
+        rows = miss_rows(database, kernel=kernel, **given)
         if not rows:
             options.known_kernel(kernel, database)
     nothing = "nothing was served without evidence, as far as programs were asked to count (TUNEBENCH_MISSES=1)"
-    print_rows(rows if everything else of_current_kernels(rows), MISSES, nothing, as_json=as_json, as_csv=as_csv)
+    print_rows(
+        rows if given.get("tuned") else of_current_kernels(rows), MISSES, nothing, as_json=as_json, as_csv=as_csv
+    )

@@ -7,25 +7,16 @@ from typing import Annotated
 
 import typer
 
-from tunebench.studies.request.completion import among
+from tunebench.studies.faces.cli.command import options_of
+from tunebench.studies.faces.cli.options import NOTHING, Given
 
 
+@options_of("request.building:NewRequest")
 def new(
     folder: Annotated[
         Path, typer.Argument(metavar="NAME", help="The folder to write; its name is the kernel's.", show_default=False)
     ],
-    problem: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FILE", help="A problem in KernelBench's form. Default: a sample of the block."),
-    ] = None,
-    block: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BLOCK",
-            help="pointwise, rows, linear or conv. Default: what the problem's layers and operations propose.",
-            autocompletion=among(("pointwise", "rows", "linear", "conv")),
-        ),
-    ] = None,
+    given: Given = NOTHING,
 ) -> None:
     """Write the folder of a new kernel, which agrees with its problem and which tune takes.
 
@@ -42,5 +33,5 @@ def new(
     from tunebench.studies.writing.new.new_kernel import write_new
     from tunebench.studies.writing.new.telling import lines_about
 
-    for line in lines_about(write_new(folder, problem, block)):
+    for line in lines_about(write_new(folder, **given)):
         print_line(line)

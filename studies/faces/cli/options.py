@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,10 +46,6 @@ KernelArgument = Annotated[
     str | None,
     typer.Argument(metavar="[KERNEL]", help="Only this kernel. Default: every kernel.", autocompletion=complete_kernel),
 ]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Only the device of this name, such as 'NVIDIA H200'. Default: every device."),
-]
 TargetsArgument = Annotated[
     list[str] | None,
     typer.Argument(
@@ -58,18 +53,6 @@ TargetsArgument = Annotated[
         help="Kernels' names or folders. Default: all shipped kernels, or those of the file of problems.",
         autocompletion=complete_kernel,
     ),
-]
-ProblemsOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="The problems: choices that a program saved (tunebench.save_choices), or a JSON list with the kernel, "
-        "axes, dtype and options of each. Default: those that results are known of.",
-    ),
-]
-RunDeviceOption = Annotated[
-    str | None,
-    typer.Option(metavar="DEVICE", help="cuda, cuda:INDEX or cpu. Default: a GPU if there is one."),
 ]
 
 

@@ -48,6 +48,7 @@ def ship(
     """
     from tunebench.db.connection.database import open_database
     from tunebench.kernels.runtime.registry import kernel_names, load_model
+    from tunebench.studies.display.tables import values_of
     from tunebench.studies.display.terminal import print_line, print_table
     from tunebench.studies.tuning.targets import find_target
     from tunebench.studies.writing.ship import ship as write
@@ -61,19 +62,8 @@ def ship(
     with open_database(db, read_only=True) as database:
         shipments = write(database, kernels, device)
     if as_json:
-        print_json(
-            [
-                {
-                    "kernel": one.kernel,
-                    "device": one.device,
-                    "file": str(one.path),
-                    "results": one.results,
-                    "reference_is_faster": one.reference_is_faster,
-                    "better": one.better,
-                }
-                for one in shipments
-            ]
-        )
+        names = ("kernel", "device", "results", "reference_is_faster", "better")
+        print_json([values_of(one, *names, file=one.path) for one in shipments])
     elif shipments:
         rows = [
             (s.kernel, s.device, str(s.results), str(s.better), str(s.reference_is_faster), str(s.path))
@@ -92,6 +82,7 @@ def ship(
 
 def _ship_again(models: Sequence[type[TunedModule]], revision: str, device: str | None, *, as_json: bool) -> None:
     from tunebench.studies.checking.regress.ship_again import ship_again
+    from tunebench.studies.display.tables import values_of
     from tunebench.studies.display.terminal import print_table
     from tunebench.tuner.errors import UnknownNameError
 
@@ -104,13 +95,13 @@ def _ship_again(models: Sequence[type[TunedModule]], revision: str, device: str 
     if as_json:
         print_json(
             [
-                {
-                    "kernel": one.kernel,
-                    "device": one.device,
-                    "file": None if one.path is None else str(one.path),
-                    "renewed": [str(problem) for problem in one.renewed],
-                    "changed": [str(problem) for problem in one.changed],
-                }
+                values_of(
+                    one,
+                    *("kernel", "device"),
+                    file=one.path,
+                    renewed=list(map(str, one.renewed)),
+                    changed=list(map(str, one.changed)),
+                )
                 for one in found
             ]
         )

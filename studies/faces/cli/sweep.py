@@ -12,17 +12,9 @@ from tunebench.studies.faces.cli.command import options_of
 from tunebench.studies.faces.cli.output import print_json
 
 
-@options_of("tuning.study_file:SweepRequest")
+@options_of("tuning.study_file:SweepCommandRequest")
 def sweep(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Study files (.toml), of one study or many.")],
-    ship: Annotated[
-        bool,
-        typer.Option(
-            "--ship",
-            help="At the end write the winners beside their kernels, as 'ship' does, with the range of sizes of each: "
-            "it is timed against the reference at its neighbours' problems. Default: write nothing.",
-        ),
-    ] = False,
     given: options.Given = options.NOTHING,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
@@ -44,7 +36,7 @@ def sweep(
     from tunebench.studies.sweep.run import run_sweep
 
     with open_database(db) as database, SweepDisplay(Console(stderr=True)) as display:
-        report = run_sweep(files, given, database, display, ships=ship)
+        report = run_sweep(files, given, database, display)
     if as_json:
         print_json(sweep_values(report))
     else:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from tunebench.studies.faces.cli.options import JsonOption, ProblemsOption, RunDeviceOption, TargetsArgument
+from tunebench.studies.faces.cli.command import options_of
+from tunebench.studies.faces.cli.options import NOTHING, Given, JsonOption, TargetsArgument
 from tunebench.studies.faces.cli.output import print_json
 
 
+@options_of("request.building:WarmRequest")
 def warm(
     targets: TargetsArgument = None,
-    problems: ProblemsOption = None,
-    device: RunDeviceOption = None,
-    arch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Build for GPUs of this architecture, such as sm_90, which need not be here."
-        ),
-    ] = None,
+    given: Given = NOTHING,
     as_json: JsonOption = False,
 ) -> None:
     """Build ahead what tuned models would run, so that their first calls find it in the build cache.
@@ -44,7 +37,7 @@ def warm(
             outcome = "was built already" if built.build.cached else f"built in {built.build.seconds:.2f} s"
         console.print(printable(f"{what}: {outcome}"), markup=False)
 
-    everything = build(targets or (), problems=problems, device=device, architecture=arch, told=show)
+    everything = build(targets or (), told=show, **given)
     if as_json:
         print_json(
             [
@@ -54,7 +47,7 @@ def warm(
                     "variant_digest": one.variant.digest,
                     "problems": [str(problem) for problem in one.problems],
                     "cached": one.build is not None and one.build.cached,
-                    "seconds": None if one.build is None else one.build.seconds,
+                    "seconds": one.build and one.build.seconds,
                     "refusal": one.refusal,
                 }
                 for one in everything

@@ -6,11 +6,12 @@ Answers may get more members; what is named here stays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Value = bool | int | float | str
+Content = TypeVar("Content")
 
 
 class _Answer(BaseModel):
@@ -175,43 +176,16 @@ class DetailsAnswer(TrialAnswer):
     comparisons: Sequence[Mapping[str, Any]]
 
 
-class Kernels(BaseModel):
-    """The answer of `kernels`."""
+class Answer(BaseModel, Generic[Content]):
+    """The answer of a tool."""
 
-    result: Sequence[KernelAnswer]
-
-
-class Spaces(BaseModel):
-    """The answers of `space`, one for each mode."""
-
-    result: Sequence[SpaceAnswer]
+    result: Content
 
 
-class Checks(BaseModel):
-    """The answers of `check`, one for each mode."""
-
-    result: Sequence[CheckAnswer]
-
-
-class Evaluation(BaseModel):
-    """The answer of `evaluate`."""
-
-    result: EvaluationAnswer
-
-
-class Studies(BaseModel):
-    """The answers of `tune`, one for each mode."""
-
-    result: Sequence[StudyAnswer]
-
-
-class Trials(BaseModel):
-    """The answer of `best` and of `trials`."""
-
-    result: Sequence[TrialAnswer]
-
-
-class Details(BaseModel):
-    """The answer of `explain`."""
-
-    result: DetailsAnswer
+Kernels = Answer[Sequence[KernelAnswer]]
+Spaces = Answer[Sequence[SpaceAnswer]]
+Checks = Answer[Sequence[CheckAnswer]]
+Evaluation = Answer[EvaluationAnswer]
+Studies = Answer[Sequence[StudyAnswer]]
+Trials = Answer[Sequence[TrialAnswer]]
+Details = Answer[DetailsAnswer]

@@ -26,6 +26,7 @@ from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.faces.mcp import answers
 from tunebench.studies.faces.mcp.commands import Commands, Say
 from tunebench.studies.faces.mcp.lines import messages
+from tunebench.studies.request.measure import CompareRequest
 from tunebench.studies.request.options import help_of, options_of
 from tunebench.studies.request.results import BestRequest, TrialsRequest
 from tunebench.studies.tuning.study_file import StudyRequest
@@ -95,7 +96,7 @@ class Tools:
         """Describe what a study of a kernel would search: its tunables with their values, and how many are valid."""
         return _result(await self._commands.ask("space", target=self._kernel(kernel), given=options))
 
-    @offering(CheckRequest)
+    @offering(CheckRequest, *(name for name in options_of(CheckRequest) if name not in ("problems", "jobs")))
     async def check(
         self,
         context: Context[Any, Any],
@@ -108,19 +109,18 @@ class Tools:
         asked = {"targets": [self._kernel(target)], "given": options}
         return _result(await self._commands.work(_say(context), "check", **asked))
 
-    @offering(StudyRequest, "sizes", "dtype", "device", "compiler", "settings")
+    @offering(CompareRequest)
     async def evaluate(
         self,
         context: Context[Any, Any],
         kernel: Target,
         configuration: Configuration,
         against: Literal["default", "reference"] = "default",
-        mode: Annotated[str | None, Field(description="The kernel's first mode if null.")] = None,
         **options: Any,
     ) -> Annotated[CallToolResult, answers.Evaluation]:
         """Check one configuration of a kernel, and time it against the default or the reference, unrecorded."""
         sides = {"first": configuration or "default", "second": against}
-        asked = {**sides, "kernel": self._kernel(kernel), "mode": mode, "given": options}
+        asked = {**sides, "kernel": self._kernel(kernel), "given": options}
         return _result(await self._commands.work(_say(context), "compare", **asked))
 
     @offering(StudyRequest, *(name for name in options_of(StudyRequest) if name not in ("executor", "address")))

@@ -22,6 +22,7 @@ from types import ModuleType, SimpleNamespace
 from tunebench.studies.writing.export.branches import decided
 from tunebench.studies.writing.export.edits import edited, positions, without_annotations, without_docstrings
 from tunebench.tuner.errors import UserError
+from tunebench.tuner.running_text import names_bound_by
 
 _FACE = "tunebench"
 _OURS = f"{_FACE}."
@@ -117,7 +118,7 @@ class _Home:
         self.lines = text.splitlines()
         self.statements = {}
         for statement in ast.parse(text).body:
-            for name in _bound(statement):
+            for name in () if isinstance(statement, ast.If | ast.Try) else names_bound_by(statement):
                 self.statements[name] = statement
 
     def text_of(self, statement: ast.stmt) -> str:
@@ -305,19 +306,6 @@ def _is_constants(text: str) -> bool:
 def _import_order(line: str) -> tuple[bool, bool, str]:
     module = line.split()[1]
     return module.split(".")[0] == "torch", line.startswith("from"), module
-
-
-def _bound(statement: ast.stmt) -> list[str]:
-    """Return the names that a top-level statement gives a meaning to."""
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        return [statement.name]
-    if isinstance(statement, ast.Assign):
-        return [node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)]
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        return [statement.target.id] if statement.value is not None else []
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        return [alias.asname or alias.name.split(".")[0] for alias in statement.names]
-    return []
 
 
 def _needed(text: str) -> list[str]:

@@ -29,6 +29,7 @@ from tunebench.tuner.kernel import Kernel, Mode, Plan, prepare_model
 from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import Baseline
+from tunebench.tuner.running_text import names_bound_by
 from tunebench.tuner.settings import Setting
 from tunebench.tuner.triton_source import TritonSource
 from tunebench.tuner.users_code import users_code
@@ -268,14 +269,8 @@ def _defined_here() -> set[str]:
 
 def _top_level_names(text: str) -> set[str]:
     """Return the names that a file binds, but for those that it imports."""
-    found: set[str] = set()
-    for statement in ast.parse(text).body:
-        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-            found.add(statement.name)
-        elif isinstance(statement, ast.Assign | ast.AnnAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            found |= {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
-    return found
+    body = [one for one in ast.parse(text).body if not isinstance(one, ast.Import | ast.ImportFrom)]
+    return {name for one in body for name in names_bound_by(one)}
 
 
 def _statement(name: str, value: object) -> str:

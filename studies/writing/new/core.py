@@ -11,7 +11,7 @@ from torch import fx
 
 from tunebench.studies.writing.new.operations import CASTS, SAME
 from tunebench.studies.writing.new.python_text import UnwritableError, lines_of
-from tunebench.studies.writing.new.trace import Given, Traced, between, descendants, dtype_of, shape_of
+from tunebench.studies.writing.new.trace import Given, Traced, between, descendants, dtype_of, reached, shape_of
 from tunebench.studies.writing.new.translate import called
 from tunebench.studies.writing.new.values import Computed
 
@@ -118,11 +118,5 @@ def around(traced: Traced, given: Given, last: fx.Node) -> Core:
 
 def _path(graph: fx.Graph, result: fx.Node, known: Collection[fx.Node]) -> list[fx.Node]:
     """The nodes that a value is computed by from what is known, in order."""
-    found: set[fx.Node] = set()
-    waiting = [result]
-    while waiting:
-        one = waiting.pop()
-        if one not in known and one not in found:
-            found.add(one)
-            waiting += one.all_input_nodes
+    found = reached([result], lambda node: node.all_input_nodes, known)
     return [node for node in graph.nodes if node in found]

@@ -54,7 +54,7 @@ class NewKernel:
     checked: Checked = field(default_factory=Checked)
 
 
-def write_new(folder: Path, problem: Path | None, block: str | None) -> NewKernel:
+def write_new(folder: Path, problem: Path | None = None, block: str | None = None) -> NewKernel:
     """Write the folder of a new kernel.
 
     Args:

@@ -120,29 +120,14 @@ BINARY: Mapping[str, tuple[str, inspect.Signature]] = {
 EXTREMES: Mapping[str, str] = {"min": "min", "max": "max", "minimum": "min", "maximum": "max"}
 PAIR = _PAIR
 
+_NAMESAKES: tuple[type[nn.Module], ...] = (
+    *(nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Tanh, nn.SiLU, nn.GELU, nn.Mish, nn.Softplus, nn.Softsign, nn.ELU, nn.CELU),
+    *(nn.SELU, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.LogSigmoid, nn.Tanhshrink, nn.Hardshrink, nn.Softshrink),
+    *(nn.Identity, nn.Softmax),
+)
 MODULES: Mapping[type[nn.Module], str] = {
-    nn.ReLU: "relu",
-    nn.ReLU6: "relu6",
+    **{layer: layer.__name__.lower() for layer in _NAMESAKES},
     nn.LeakyReLU: "leaky_relu",
-    nn.Sigmoid: "sigmoid",
-    nn.Tanh: "tanh",
-    nn.SiLU: "silu",
-    nn.GELU: "gelu",
-    nn.Mish: "mish",
-    nn.Softplus: "softplus",
-    nn.Softsign: "softsign",
-    nn.ELU: "elu",
-    nn.CELU: "celu",
-    nn.SELU: "selu",
-    nn.Hardtanh: "hardtanh",
-    nn.Hardsigmoid: "hardsigmoid",
-    nn.Hardswish: "hardswish",
-    nn.LogSigmoid: "logsigmoid",
-    nn.Tanhshrink: "tanhshrink",
-    nn.Hardshrink: "hardshrink",
-    nn.Softshrink: "softshrink",
-    nn.Identity: "identity",
-    nn.Softmax: "softmax",
     nn.LogSoftmax: "log_softmax",
 }
 """Layers that are one of the operations; their attributes have its parameters' names."""

@@ -8,7 +8,7 @@ import math
 import operator
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -317,12 +317,12 @@ def ways_to_give(traced: Traced, node: fx.Node) -> list[Given]:
 
 def descendants(node: fx.Node) -> set[fx.Node]:
     """All that is computed from a node's value."""
-    return _reached(node, lambda one: one.users)
+    return reached(node.users, lambda one: one.users)
 
 
 def ancestors(node: fx.Node) -> set[fx.Node]:
     """All that a node is computed from."""
-    return _reached(node, lambda one: one.all_input_nodes)
+    return reached(node.all_input_nodes, lambda one: one.all_input_nodes)
 
 
 def between(first: fx.Node, last: fx.Node) -> set[fx.Node]:
@@ -330,12 +330,15 @@ def between(first: fx.Node, last: fx.Node) -> set[fx.Node]:
     return (ancestors(last) | {last}) & (descendants(first) | {first})
 
 
-def _reached(node: fx.Node, neighbours: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
+def reached(
+    first: Iterable[fx.Node], neighbours: Callable[[fx.Node], Iterable[fx.Node]], known: Collection[fx.Node] = ()
+) -> set[fx.Node]:
+    """The first nodes and all that neighbours lead to from there, but not through nodes that are known."""
     found: set[fx.Node] = set()
-    waiting = list(neighbours(node))
+    waiting = list(first)
     while waiting:
         one = waiting.pop()
-        if one not in found:
+        if one not in known and one not in found:
             found.add(one)
             waiting += neighbours(one)
     return found

@@ -78,7 +78,7 @@ def test_a_larger_budget_goes_on_and_a_limit_of_time_is_spent(write_kernel: Writ
     with open_database(tmp_path / "a.db") as database:
 
         def ran(**options: object) -> tuple[State, int]:
-            (one,) = run_sweep([file], options, database).results
+            (one,) = run_sweep([file], options, database, SweepDisplay(Console(quiet=True))).results
             return one.state, one.trials
 
         assert ran() == (State.TUNED, 3)
@@ -114,7 +114,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(write_kernel: WriteKernel, tm
         assert first.interrupted and not first.complete
         before = [row.trial_id for row in trials(database, limit=None)]
         assert 2 <= len(before) < 12
-        second = run_sweep([file], {"workers": workers}, database)
+        second = run_sweep([file], {"workers": workers}, database, SweepDisplay(Console(quiet=True)))
         assert second.complete and not second.interrupted
         rows = trials(database, limit=None)
     assert {*before} <= {row.trial_id for row in rows}
