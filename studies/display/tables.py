@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
 from tunebench.db.queries.rows import BestRow, MissRow, StudyRow, TrialRow
 from tunebench.studies.display.terminal import print_paragraph, print_table
-from tunebench.tuner.problem import Problem, told_apart
-from tunebench.tuner.result import Ratio
+from tunebench.tuner.problem import Problem, briefly, told_apart
+from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.settings import described
 
 Row = TypeVar("Row")
@@ -22,13 +22,13 @@ class Listing(Generic[Row]):
     """How rows of one kind are shown.
 
     Attributes:
-        table: prints all of them for people.
+        table: prints all of them for people; with all that is known of each where that is asked for.
         values: of one row, for JSON.
         columns: of CSV.
         cells: of one row, in that order.
     """
 
-    table: Callable[[Sequence[Row]], None]
+    table: Callable[[Sequence[Row], bool], None]
     values: Callable[[Row], object]
     columns: Sequence[str]
     cells: Callable[[Row], Sequence[str]]
@@ -42,14 +42,29 @@ class StudyWithBest:
     best: BestRow | None
 
 
-def milliseconds(value: float | None) -> str:
+def milliseconds(value: float | None, unit: str = " ms") -> str:
     """A time, for people."""
-    return "" if value is None else f"{value:.4g} ms"
+    return "" if value is None else f"{value:.4g}{unit}"
 
 
-def decided(ratio: Ratio | None) -> str:
-    """A speed-up with its interval and what it says: faster, slower, a tie, or that it is inconclusive."""
-    return "" if ratio is None else f"{ratio} {ratio.decision}"
+def decided(ratio: Ratio | None, *, confirmed: bool = True) -> str:
+    """A speed-up in words: `7.11× faster`, `1.50× slower`, a tie, inconclusive, or that nothing confirms it."""
+    if ratio is None:
+        return ""
+    if not confirmed:
+        return f"{_factor(ratio.value)} unconfirmed"
+    if ratio.decision is Decision.SLOWER:
+        return f"{_factor(1 / ratio.value)} slower"
+    return f"{_factor(ratio.value)} faster" if ratio.decision is Decision.FASTER else str(ratio.decision)
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2f}×" if value < 9.995 else f"{value:.1f}×" if value < 99.95 else f"{value:.0f}×"
+
+
+def interval(ratio: Ratio | None) -> str:
+    """The interval of a speed-up; below 1 the other one is faster."""
+    return "" if ratio is None else f"{ratio.low:.3f} to {ratio.high:.3f}"
 
 
 def share(ratio: Ratio | None) -> str:
@@ -58,19 +73,8 @@ def share(ratio: Ratio | None) -> str:
 
 
 def over_reference(row: TrialRow) -> str:
-    """A trial's speed-up over the reference; where that is the faster one, it comes first, since it is what serves."""
-    if row.over_reference is None:
-        return "not compared"
-    return f"reference is faster: {row.over_reference}" if row.reference_is_faster else _said(row, row.over_reference)
-
-
-def over_default(row: TrialRow) -> str:
-    """A trial's speed-up over the default configuration; empty where they were not compared."""
-    return _said(row, row.over_default)
-
-
-def _said(row: TrialRow, ratio: Ratio | None) -> str:
-    return decided(ratio) if row.confirmed or ratio is None else f"{ratio} unconfirmed"
+    """A trial's speed-up over the reference."""
+    return decided(row.over_reference, confirmed=row.confirmed) or "not compared"
 
 
 def eager_had(problems: Iterable[Mapping[str, str]]) -> str:
@@ -90,24 +94,30 @@ def _minute(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def _print_best(rows: Sequence[BestRow]) -> None:
-    columns = ("kernel", "problem", "median", "over reference", "over default", "device", "of copy rate", "compiler")
-    problems = told_apart((row.kernel, row.problem) for row in rows)
+def _print_best(rows: Sequence[BestRow], verbose: bool) -> None:
+    columns = ("kernel", "problem", "ms", "over reference", "over torch.compile", "99 % interval", "over default")
+    more = ("device", "of copy rate", "compiler", "trial", "whole problem", "configuration")
+    listed = [(row.kernel, row.problem) for row in rows]
     cells = [
         (
             row.kernel,
             problem,
-            milliseconds(row.time_ms),
+            milliseconds(row.time_ms, ""),
             over_reference(row),
-            over_default(row),
+            decided(row.over_compiled, confirmed=row.confirmed),
+            interval(row.over_reference),
+            decided(row.over_default, confirmed=row.confirmed),
             row.device_name,
             share(row.over_copy),
             row.compiler,
+            str(row.trial_id),
+            whole,
             str(row.configuration),
         )
-        for row, problem in zip(rows, problems, strict=True)
+        for row, problem, whole in zip(rows, briefly(listed), told_apart(listed), strict=True)
     ]
-    print_table((*columns, "configuration"), cells, eager_had(row.problem.options for row in rows))
+    title = f"Medians in ms; {eager_had(row.problem.options for row in rows)}"
+    print_table((*columns, *more), cells, title, core=4, verbose=verbose)
     for row in rows:
         if not row.confirmed:
             print_paragraph(
@@ -116,43 +126,63 @@ def _print_best(rows: Sequence[BestRow]) -> None:
             )
 
 
-def _print_trials(rows: Sequence[TrialRow]) -> None:
-    columns = ("trial", "study", "status", "median", "kernel", "problem", "configuration", "message")
-    problems = told_apart((row.kernel, row.problem) for row in rows)
+def _print_trials(rows: Sequence[TrialRow], verbose: bool) -> None:
+    columns = (
+        "trial",
+        "study",
+        "status",
+        "ms",
+        "kernel",
+        "problem",
+        "device",
+        "whole problem",
+        "configuration",
+        "message",
+    )
+    listed = [(row.kernel, row.problem) for row in rows]
     cells = [
         (
             str(row.trial_id),
             f"{row.study_id}.{row.number}",
             row.status.value,
-            milliseconds(row.median_ms),
+            milliseconds(row.median_ms, ""),
             row.kernel,
             problem,
+            row.device_name,
+            whole,
             str(row.configuration),
             row.message.splitlines()[0][:200] if row.message else "",
         )
-        for row, problem in zip(rows, problems, strict=True)
+        for row, problem, whole in zip(rows, briefly(listed), told_apart(listed), strict=True)
     ]
-    print_table(columns, cells)
+    print_table(columns, cells, core=6, verbose=verbose)
 
 
-def _print_studies(rows: Sequence[StudyWithBest]) -> None:
-    columns = ("study", "kernel", "problem", "best", "over reference", "trials", "sampler", "device", "last trial")
-    problems = told_apart((row.study.kernel, row.study.problem) for row in rows)
+def _print_studies(rows: Sequence[StudyWithBest], verbose: bool) -> None:
+    columns = ("study", "kernel", "problem", "best ms", "over reference", "trials", "last trial", "device", "sampler")
+    listed = [(row.study.kernel, row.study.problem) for row in rows]
     cells = [
         (
             str(row.study.study_id),
             row.study.kernel,
             problem,
-            milliseconds(row.best.time_ms) if row.best else "",
+            milliseconds(row.best.time_ms, "") if row.best else "",
             over_reference(row.best) if row.best else "",
             str(row.study.trials),
-            f"{row.study.sampler}, seed {row.study.seed}",
-            row.study.device.name,
             _minute(row.study.last_at),
+            row.study.device.name,
+            f"{row.study.sampler}, seed {row.study.seed}",
+            whole,
         )
-        for row, problem in zip(rows, problems, strict=True)
+        for row, problem, whole in zip(rows, briefly(listed), told_apart(listed), strict=True)
     ]
-    print_table(columns, cells, eager_had(row.study.problem.options for row in rows))
+    print_table(
+        (*columns, "whole problem"),
+        cells,
+        eager_had(row.study.problem.options for row in rows),
+        core=5,
+        verbose=verbose,
+    )
 
 
 _TRIAL_VALUES = (
@@ -247,21 +277,23 @@ _MISS_COLUMNS = (
 )
 
 
-def _print_misses(rows: Sequence[MissRow]) -> None:
-    problems = told_apart((row.kernel, row.problem) for row in rows)
+def _print_misses(rows: Sequence[MissRow], verbose: bool) -> None:
+    listed = [(row.kernel, row.problem) for row in rows]
     cells = [
         (
             str(row.calls),
             row.kernel,
             problem,
+            "yes" if row.tuned else "",
             row.device_name,
             _minute(row.last_at),
-            "yes" if row.tuned else "",
             row.served or "",
+            whole,
         )
-        for row, problem in zip(rows, problems, strict=True)
+        for row, problem, whole in zip(rows, briefly(listed), told_apart(listed), strict=True)
     ]
-    print_table(("calls", "kernel", "problem", "device", "last", "tuned since", "served by"), cells)
+    columns = ("calls", "kernel", "problem", "tuned since", "device", "last", "served by", "whole problem")
+    print_table(columns, cells, core=4, verbose=verbose)
 
 
 def _miss_values(row: MissRow) -> dict[str, object]:

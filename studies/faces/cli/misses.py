@@ -17,6 +17,7 @@ def misses(
         bool, typer.Option("--all", help="Also what was tuned since, or was met by earlier versions. Default: not.")
     ] = False,
     db: options.DatabaseOption = None,
+    verbose: options.VerboseOption = False,
     as_json: options.JsonOption = False,
     as_csv: options.CsvOption = False,
 ) -> None:
@@ -35,4 +36,11 @@ def misses(
         if not rows:
             options.known_kernel(kernel, database)
     nothing = "nothing was served without evidence, as far as programs were asked to count (TUNEBENCH_MISSES=1)"
-    print_rows(rows if everything else of_current_kernels(rows), MISSES, nothing, as_json=as_json, as_csv=as_csv)
+    print_rows(
+        rows if everything else of_current_kernels(rows),
+        MISSES,
+        nothing,
+        as_json=as_json,
+        as_csv=as_csv,
+        verbose=verbose,
+    )
