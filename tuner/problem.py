@@ -129,6 +129,34 @@ def told_apart(listed: Iterable[tuple[str, Problem]]) -> list[str]:
     ]
 
 
+def briefly(listed: Iterable[tuple[str, Problem]]) -> list[str]:
+    """Return short texts of a listing's problems, as `told_apart` has long ones: sizes, dtype, mode.
+
+    Where unequal problems beside one text would look alike, the options that they differ in are added.
+    """
+    pairs = list(listed)
+    short = [_short(problem) for _, problem in pairs]
+    alike: dict[tuple[str, str], dict[str, Problem]] = {}
+    for (beside, problem), text in zip(pairs, short, strict=True):
+        alike.setdefault((beside, text), {})[problem.key] = problem
+    texts = []
+    for (beside, problem), text in zip(pairs, short, strict=True):
+        others = [one.options for one in alike[beside, text].values()]
+        differing = {name for one in others for name in one if len({each.get(name) for each in others}) > 1}
+        added = [f"{name}={problem.options.get(name)}" for name in sorted(differing - {CALL_OPTION})]
+        if CALL_OPTION in differing:
+            shapes = [one.other_shapes for one in alike[beside, text].values()]
+            added += [_digest(problem) if shapes.count(problem.other_shapes) > 1 else problem.other_shapes]
+        texts.append(" ".join([text, *filter(None, added)]))
+    return texts
+
+
+def _short(problem: Problem) -> str:
+    mode = problem.options.get("mode", "eval")
+    sizes = "×".join(map(str, problem.axes.values()))
+    return " ".join([sizes, problem.dtype, *([] if mode == "eval" else [mode])])
+
+
 def _digest(problem: Problem) -> str:
     call = problem.options.get(CALL_OPTION, "")
     return call[call.rfind("#") :] if "#" in call else ""

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 from tunebench.db.queries.data_frames import FLAT_COLUMNS, csv_text, flat_values
 from tunebench.db.queries.rows import BestRow, MissRow, StudyRow, TrialRow
 from tunebench.studies.display.terminal import print_paragraph, print_table
-from tunebench.tuner.problem import Problem, told_apart
-from tunebench.tuner.result import Comparison, Ratio
+from tunebench.tuner.problem import Problem, briefly, told_apart
+from tunebench.tuner.result import Comparison, Decision, Ratio
 from tunebench.tuner.settings import described
 
 Row = TypeVar("Row")
@@ -27,13 +27,13 @@ class Listing(Generic[Row]):
     """How rows of one kind are shown.
 
     Attributes:
-        table: prints all of them for people.
+        table: prints all of them for people; with all that is known of each where that is asked for.
         values: of one row, for JSON.
         columns: of CSV.
         cells: of one row, in that order.
     """
 
-    table: Callable[[Sequence[Row]], None]
+    table: Callable[[Sequence[Row], bool], None]
     values: Callable[[Row], object]
     columns: Sequence[str]
     cells: Callable[[Row], Sequence[str]]
@@ -47,18 +47,31 @@ class StudyWithBest:
     best: BestRow | None
 
 
-def print_listing(rows: Sequence[Row], columns: Columns[Row], title: str = "", of: str = "") -> None:
+def print_listing(
+    rows: Sequence[Row],
+    columns: Columns[Row],
+    title: str = "",
+    of: str = "",
+    *,
+    core: int | None = None,
+    verbose: bool = True,
+) -> None:
     """Print a table of rows each of which is of a kernel and a problem.
 
     Args:
         of: the attribute of a row that has these; the row itself unless given.
+        core, verbose: as `print_table` has them. Where there is a core, problems are short, and also stand whole.
     """
     owners: list[Any] = [getattr(row, of) if of else row for row in rows]
-    problems = told_apart((one.kernel, one.problem) for one in owners)
-    listed = zip(rows, problems, strict=True)
-    print_table(
-        list(columns), [[cell(row) if cell else problem for cell in columns.values()] for row, problem in listed], title
-    )
+    listed = [(one.kernel, one.problem) for one in owners]
+    whole = told_apart(listed)
+    problems = whole if core is None else briefly(listed)
+    cells = [
+        [*(cell(row) if cell else problem for cell in columns.values()), *([] if core is None else [long])]
+        for row, problem, long in zip(rows, problems, whole, strict=True)
+    ]
+    heads = [*columns, *([] if core is None else ["whole problem"])]
+    print_table(heads, cells, title, core=core, verbose=verbose)
 
 
 def values_of(one: object, *names: str, **more: object) -> dict[str, object]:
@@ -81,14 +94,29 @@ def plain(value: Any) -> object:
     return value.value if isinstance(value, enum.Enum) else str(value) if isinstance(value, Path) else value
 
 
-def milliseconds(value: float | None) -> str:
+def milliseconds(value: float | None, unit: str = " ms") -> str:
     """A time, for people."""
-    return "" if value is None else f"{value:.4g} ms"
+    return "" if value is None else f"{value:.4g}{unit}"
 
 
-def decided(ratio: Ratio | None) -> str:
-    """A speed-up with its interval and what it says: faster, slower, a tie, or that it is inconclusive."""
-    return "" if ratio is None else f"{ratio} {ratio.decision}"
+def decided(ratio: Ratio | None, *, confirmed: bool = True) -> str:
+    """A speed-up in words: `7.11× faster`, `1.50× slower`, a tie, inconclusive, or that nothing confirms it."""
+    if ratio is None:
+        return ""
+    if not confirmed:
+        return f"{_factor(ratio.value)} unconfirmed"
+    if ratio.decision is Decision.SLOWER:
+        return f"{_factor(1 / ratio.value)} slower"
+    return f"{_factor(ratio.value)} faster" if ratio.decision is Decision.FASTER else str(ratio.decision)
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2f}×" if value < 9.995 else f"{value:.1f}×" if value < 99.95 else f"{value:.0f}×"
+
+
+def interval(ratio: Ratio | None) -> str:
+    """The interval of a speed-up; below 1 the other one is faster."""
+    return "" if ratio is None else f"{ratio.low:.3f} to {ratio.high:.3f}"
 
 
 def share(ratio: Ratio | None) -> str:
@@ -97,19 +125,8 @@ def share(ratio: Ratio | None) -> str:
 
 
 def over_reference(row: TrialRow) -> str:
-    """A trial's speed-up over the reference; where that is the faster one, it comes first, since it is what serves."""
-    if row.over_reference is None:
-        return "not compared"
-    return f"reference is faster: {row.over_reference}" if row.reference_is_faster else _said(row, row.over_reference)
-
-
-def over_default(row: TrialRow) -> str:
-    """A trial's speed-up over the default configuration; empty where they were not compared."""
-    return _said(row, row.over_default)
-
-
-def _said(row: TrialRow, ratio: Ratio | None) -> str:
-    return decided(ratio) if row.confirmed or ratio is None else f"{ratio} unconfirmed"
+    """A trial's speed-up over the reference."""
+    return decided(row.over_reference, confirmed=row.confirmed) or "not compared"
 
 
 def eager_had(problems: Iterable[Mapping[str, str]]) -> str:
@@ -132,18 +149,22 @@ def _minute(moment: datetime) -> str:
 _BEST: Columns[BestRow] = {
     "kernel": lambda row: row.kernel,
     "problem": None,
-    "median": lambda row: milliseconds(row.time_ms),
+    "ms": lambda row: milliseconds(row.time_ms, ""),
     "over reference": over_reference,
-    "over default": over_default,
+    "over torch.compile": lambda row: decided(row.over_compiled, confirmed=row.confirmed),
+    "99 % interval": lambda row: interval(row.over_reference),
+    "over default": lambda row: decided(row.over_default, confirmed=row.confirmed),
     "device": lambda row: row.device_name,
     "of copy rate": lambda row: share(row.over_copy),
     "compiler": lambda row: row.compiler,
+    "trial": lambda row: str(row.trial_id),
     "configuration": lambda row: str(row.configuration),
 }
 
 
-def _print_best(rows: Sequence[BestRow]) -> None:
-    print_listing(rows, _BEST, eager_had(row.problem.options for row in rows))
+def _print_best(rows: Sequence[BestRow], verbose: bool) -> None:
+    title = f"Medians in ms; {eager_had(row.problem.options for row in rows)}"
+    print_listing(rows, _BEST, title, core=4, verbose=verbose)
     for row in rows:
         if not row.confirmed:
             print_paragraph(
@@ -156,28 +177,35 @@ _TRIALS: Columns[TrialRow] = {
     "trial": lambda row: str(row.trial_id),
     "study": lambda row: f"{row.study_id}.{row.number}",
     "status": lambda row: row.status.value,
-    "median": lambda row: milliseconds(row.median_ms),
+    "ms": lambda row: milliseconds(row.median_ms, ""),
     "kernel": lambda row: row.kernel,
     "problem": None,
+    "device": lambda row: row.device_name,
     "configuration": lambda row: str(row.configuration),
     "message": lambda row: row.message.splitlines()[0][:200] if row.message else "",
 }
+
+
+def _print_trials(rows: Sequence[TrialRow], verbose: bool) -> None:
+    print_listing(rows, _TRIALS, core=6, verbose=verbose)
+
 
 _STUDIES: Columns[StudyWithBest] = {
     "study": lambda row: str(row.study.study_id),
     "kernel": lambda row: row.study.kernel,
     "problem": None,
-    "best": lambda row: milliseconds(row.best.time_ms) if row.best else "",
+    "best ms": lambda row: milliseconds(row.best.time_ms, "") if row.best else "",
     "over reference": lambda row: over_reference(row.best) if row.best else "",
     "trials": lambda row: str(row.study.trials),
-    "sampler": lambda row: f"{row.study.sampler}, seed {row.study.seed}",
-    "device": lambda row: row.study.device.name,
     "last trial": lambda row: _minute(row.study.last_at),
+    "device": lambda row: row.study.device.name,
+    "sampler": lambda row: f"{row.study.sampler}, seed {row.study.seed}",
 }
 
 
-def _print_studies(rows: Sequence[StudyWithBest]) -> None:
-    print_listing(rows, _STUDIES, eager_had(row.study.problem.options for row in rows), of="study")
+def _print_studies(rows: Sequence[StudyWithBest], verbose: bool) -> None:
+    title = eager_had(row.study.problem.options for row in rows)
+    print_listing(rows, _STUDIES, title, of="study", core=5, verbose=verbose)
 
 
 _TRIAL_VALUES = (
@@ -261,11 +289,15 @@ _MISSES: Columns[MissRow] = {
     "calls": lambda row: str(row.calls),
     "kernel": lambda row: row.kernel,
     "problem": None,
+    "tuned since": lambda row: "yes" if row.tuned else "",
     "device": lambda row: row.device_name,
     "last": lambda row: _minute(row.last_at),
-    "tuned since": lambda row: "yes" if row.tuned else "",
     "served by": lambda row: row.served or "",
 }
+
+
+def _print_misses(rows: Sequence[MissRow], verbose: bool) -> None:
+    print_listing(rows, _MISSES, core=4, verbose=verbose)
 
 
 def _miss_values(row: MissRow) -> dict[str, object]:
@@ -282,6 +314,6 @@ def _miss_cells(row: MissRow) -> list[str]:
 
 
 BEST = Listing(_print_best, row_values, FLAT_COLUMNS, _trial_cells)
-TRIALS = Listing(lambda rows: print_listing(rows, _TRIALS), row_values, FLAT_COLUMNS, _trial_cells)
+TRIALS = Listing(_print_trials, row_values, FLAT_COLUMNS, _trial_cells)
 STUDIES = Listing(_print_studies, _study_values, _STUDY_COLUMNS, _study_cells)
-MISSES = Listing(lambda rows: print_listing(rows, _MISSES), _miss_values, _MISS_COLUMNS, _miss_cells)
+MISSES = Listing(_print_misses, _miss_values, _MISS_COLUMNS, _miss_cells)

@@ -21,6 +21,11 @@ _SHORT = 12
 """A column of so few characters is not wrapped at all: `1.25 ms` belongs together."""
 
 
+_GREEN, _RED, _YELLOW = 32, 31, 33
+_COLOURS = {"faster": _GREEN, "passed": _GREEN, "slower": _RED, "REFUSED": _RED, "inconclusive": _YELLOW}
+"""The colours (SGR codes of ECMA-48) of the words that verdicts end with."""
+
+
 def printable(text: str) -> str:
     """The text without what a terminal would obey: a database is anyone's, and ESC in it could rewrite the screen."""
     return "".join(
@@ -41,14 +46,34 @@ def output_width() -> int | None:
     return None
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str = "",
+    *,
+    core: int | None = None,
+    verbose: bool = True,
+) -> None:
     """Print a table, the most important columns first.
 
     Where the table is wider than the terminal, cells are wrapped between words; columns that do not fit even so are
     printed below their row, each with its name, from the last column on.
+
+    Args:
+        core: only so many columns may be wrapped; each of the others is a column where it fits as it is.
+        verbose: print the other columns that do not fit below their row; else one line says how to see them.
     """
-    for line in _table(columns, rows, title, output_width()):
+    width = output_width()
+    beside, left = len(columns), []
+    if core is not None and width is not None:
+        columns, rows, beside = _fitting_first(columns, rows, core, width)
+        if not (verbose or len(rows) == 1):
+            left = columns[beside:]
+            columns, rows = columns[:beside], [row[:beside] for row in rows]
+    for line in _table(columns, rows, title, width, beside):
         print(line)
+    if left:
+        print("\n".join(_wrapped(f"-v also shows: {', '.join(left)}", width)))
 
 
 def print_line(text: str, *, error: bool = False) -> None:
@@ -88,10 +113,30 @@ def print_beside(label: str, texts: Sequence[str], indent: int) -> None:
     print("\n".join(f"{before}{line}".rstrip() for before, line in zip(shown, lines, strict=True)), flush=True)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str, width: int | None) -> Iterator[str]:
+def _fitting_first(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], core: int, width: int
+) -> tuple[list[str], list[list[str]], int]:
+    """Return the table without empty columns, those first that fit beside the core, and how many these are."""
+    beside, below = list(range(core)), []
+    room = width + len(_GAP)
+    for place, name in enumerate(columns):
+        cells = [printable(row[place]) for row in rows]
+        needed = len(_GAP) + max(cell_len(line) for text in (name, *cells) for line in text.split("\n"))
+        if place < core or (any(cells) and needed <= room):
+            room -= needed
+            beside += [place] if place >= core else []
+        elif any(cells):
+            below.append(place)
+    order = [*beside, *below]
+    return [columns[place] for place in order], [[row[place] for place in order] for row in rows], len(beside)
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str, width: int | None, beside: int
+) -> Iterator[str]:
     header = [one_line(column) for column in columns]
     cells = [[printable(cell) for cell in row] for row in rows]
-    widths = _widths(header, cells, width)
+    widths = _widths(header[:beside], cells, width)
     if title:
         yield from _wrapped(one_line(title), width)
     yield from _beside(header, widths)
@@ -141,7 +186,7 @@ def _beside(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
     ]
     for number in range(max(map(len, columns))):
         parts = (column[number] if number < len(column) else "" for column in columns)
-        yield _GAP.join(_padded(part, width) for part, width in zip(parts, widths, strict=True)).rstrip()
+        yield _GAP.join(_coloured(_padded(part, width)) for part, width in zip(parts, widths, strict=True)).rstrip()
 
 
 def _flowing(texts: Sequence[str], width: int | None) -> Iterator[str]:
@@ -157,6 +202,14 @@ def _flowing(texts: Sequence[str], width: int | None) -> Iterator[str]:
                 line = _GAP + part
     if line:
         yield line
+
+
+def _coloured(text: str) -> str:
+    """A cell that ends with a verdict in its colour, on a terminal whose user wants colours (no-color.org)."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    colour = _COLOURS.get(text.rstrip().rpartition(" ")[2])
+    return f"\x1b[{colour}m{text}\x1b[0m" if colour else text
 
 
 def _padded(text: str, width: int) -> str:

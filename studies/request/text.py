@@ -12,6 +12,8 @@ from tunebench.tuner.errors import UserError
 
 LARGEST = 2**63 - 1
 """The largest whole number that a database holds."""
+MOST = 10**12
+"""A number that is more than anybody has rows, and short in a help text."""
 
 LONGEST = 1e9
 """The longest limit of time, seconds: thirty years."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tunebench.studies.display.tables import (
+    decided,
     milliseconds,
-    over_default,
     over_reference,
     row_values,
     values_of,
@@ -51,7 +51,7 @@ def _cells(one: Swept) -> tuple[str, ...]:
     name, trials = (one.kernel, one.about, str(one.state)), str(one.trials)
     if best is None:
         return (*name, "", "", "", trials, "")
-    ratios = (over_reference(best), over_default(best))
+    ratios = (over_reference(best), decided(best.over_default, confirmed=best.confirmed))
     return (*name, milliseconds(best.time_ms), *ratios, trials, str(best.configuration))
 
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from tunebench.studies.display.tables import eager_had, milliseconds, share, speedup_values, values_of
-from tunebench.studies.display.terminal import print_paragraph, print_table, printable
+from tunebench.studies.display.tables import (
+    decided,
+    eager_had,
+    interval,
+    milliseconds,
+    share,
+    speedup_values,
+    values_of,
+)
+from tunebench.studies.display.terminal import print_facts, print_paragraph, print_table
 from tunebench.studies.tuning.tune import StudyReport
 from tunebench.tuner.device import DeviceKind
-from tunebench.tuner.problem import told_apart
-from tunebench.tuner.result import Baseline, Comparison, Decision, TrialStatus
+from tunebench.tuner.problem import briefly
+from tunebench.tuner.result import Baseline, Comparison, TrialStatus
 from tunebench.tuner.settings import described
 from tunebench.tuner.study.account import Spent
 from tunebench.tuner.study.study import Ending
 
 _SHORTEST = 0.005
 """Phases of fewer seconds are not printed."""
+_MOST_PHASES = 3
+"""Phases that are printed where not all are asked for."""
 
 _ON_A_CPU = (
     "These times are a CPU's. The kernels are written for NVIDIA GPUs and built by g++ here, while the reference has "
@@ -23,20 +33,23 @@ _ON_A_CPU = (
 )
 
 
-def print_reports(reports: Sequence[StudyReport]) -> None:
-    """The summary of a `tune`: times, speed-ups with intervals, what was verified and what was refused."""
-    columns = (
-        *("kernel", "problem", "reference", "default", "best"),
-        *("over reference", "over default", "of copy rate", "verified"),
-    )
-    problems = told_apart((report.kernel, report.problem) for report in reports)
+def print_reports(reports: Sequence[StudyReport], *, verbose: bool = False) -> None:
+    """Print the summary of a `tune`: times, speed-ups, what was verified and what was refused.
+
+    Args:
+        verbose: also where the time went, and where a study began.
+    """
+    columns = ("kernel", "problem", "reference", "best", "over reference")
+    more = ("over torch.compile", "99 % interval", "over default", "verified", "of copy rate")
+    problems = briefly((report.kernel, report.problem) for report in reports)
     rows = [_summary_row(report, problem) for report, problem in zip(reports, problems, strict=True)]
-    had = eager_had(report.problem.options for report in reports)
-    print_table(columns, rows, f"Medians of interleaved rounds; speed-ups with 99 % intervals; {had}")
+    title = f"Medians of interleaved rounds in ms; {eager_had(report.problem.options for report in reports)}"
+    print_table((*columns, *more), rows, title, core=len(columns), verbose=verbose)
+    print()
     if any(report.device.kind is DeviceKind.CPU for report in reports):
         print_paragraph(_ON_A_CPU)
     for report in reports:
-        _print_notes(report)
+        print_facts(f"{report.kernel} ({report.problem}), study {report.study}", [*_notes(report, verbose=verbose)])
 
 
 def _summary_row(report: StudyReport, problem: str) -> tuple[str, ...]:
@@ -44,83 +57,84 @@ def _summary_row(report: StudyReport, problem: str) -> tuple[str, ...]:
     comparison = outcome.comparison
     verified = sum(count for status, count in outcome.counts.items() if status.timed)
     counted = f"{verified} of {outcome.trials}"
-    name = (report.kernel, problem)
     if comparison is None:
-        return (*name, "", "", "", "", "", "", counted)
-    times = [milliseconds(comparison.medians_ms.get(key)) for key in (Baseline.REFERENCE, Baseline.DEFAULT, "best")]
-    ratios = [_decided(comparison, baseline) for baseline in (Baseline.REFERENCE, Baseline.DEFAULT)]
-    return (*name, *times, *ratios, share(comparison.speedups.get(Baseline.COPY)), counted)
+        return (report.kernel, problem, "", "", "", "", "", "", counted, "")
+    reference, best = (milliseconds(comparison.medians_ms.get(key), "") for key in (Baseline.REFERENCE, "best"))
+    ratio = comparison.speedups.get(Baseline.REFERENCE)
+    over, compiled, default = (
+        decided(comparison.speedups.get(baseline), confirmed=comparison.conclusive)
+        for baseline in (Baseline.REFERENCE, Baseline.COMPILED, Baseline.DEFAULT)
+    )
+    copy = share(comparison.speedups.get(Baseline.COPY))
+    return (report.kernel, problem, reference, best, over, compiled, interval(ratio), default, counted, copy)
 
 
-def _print_notes(report: StudyReport) -> None:
-    outcome = report.outcome
-    lines = [f"does not build for a GPU: {report.gpu_refusal}"] if report.gpu_refusal else []
+def _notes(report: StudyReport, *, verbose: bool) -> Iterator[tuple[str, str]]:
+    """Names and values of what else there is to say of a study."""
+    outcome, counts = report.outcome, report.outcome.counts
+    if report.gpu_refusal:
+        yield "GPU build", f"does not build for a GPU: {report.gpu_refusal}"
     if outcome.comparison is not None:
-        lines += _best_lines(outcome.comparison)
-        lines += [f"baseline {name} is missing: {reason}" for name, reason in outcome.comparison.missing.items()]
-        if (ratio := outcome.comparison.speedups.get(Baseline.COMPILED)) is not None:
-            lines.append(f"over torch.compile: {ratio}")
+        yield from _of_comparison(outcome.comparison)
     elif outcome.best is not None and outcome.best.median_ms is not None:
         gain = f", {outcome.default_ms / outcome.best.median_ms:.2f}× default" if outcome.default_ms else ""
-        lines.append(f"best so far: {outcome.best.configuration}")
-        lines.append(f"  {milliseconds(outcome.best.median_ms)}{gain}; not confirmed by interleaved rounds")
-    refused = {status: count for status, count in outcome.counts.items() if not status.timed}
+        found = f"{outcome.best.configuration}, {milliseconds(outcome.best.median_ms)}{gain}"
+        yield "best so far", f"{found}; not confirmed by interleaved rounds"
+    refused = {status: count for status, count in counts.items() if not status.timed}
     by_status = ", ".join(f"{status} {count}" for status, count in refused.items())
-    lines.append(f"refused: {sum(refused.values())}" + (f" ({by_status})" if refused else ""))
-    lines += [f"  {count}× {reason}" for reason, count in outcome.refusals.items()]
-    if outcome.counts.get(TrialStatus.PRUNED):
-        lines.append(f"given up early: {outcome.counts[TrialStatus.PRUNED]}, hopelessly slower than the best")
+    yield "refused", f"{sum(refused.values())}" + (f" ({by_status})" if refused else "")
+    for reason, count in outcome.refusals.items():
+        yield f"{count}×", reason
+    if pruned := counts.get(TrialStatus.PRUNED):
+        yield "given up early", f"{pruned}, hopelessly slower than the best"
     if outcome.sanitizer and report.device.kind is DeviceKind.CUDA:
-        lines.append(f"compute-sanitizer on the finalists: {outcome.sanitizer}")
+        yield "sanitizer", f"compute-sanitizer on the finalists: {outcome.sanitizer}"
     if outcome.confirmed:
-        lines.append(f"the winner: {outcome.confirmed}")
-    lines += [f"went on without {text}" for text in outcome.lost]
+        yield "the winner", outcome.confirmed
+    for text in outcome.lost:
+        yield "lost", f"went on without {text}"
     if report.warm_starts:
-        lines.append(f"warm-start configurations from earlier studies: {len(report.warm_starts)}")
-        lines += [f"  {one.origin}: {one.configuration}" for one in report.warm_starts]
-    if outcome.ending is Ending.SETTLED:
-        lines.append(
-            f"stopped early after {outcome.trials} trials: another one is expected to gain less than timing can tell"
-        )
-    if outcome.proven:
-        lines.append(f"all {outcome.space_size} valid configurations were measured: the best is the best there is")
-    if outcome.ending is Ending.INTERRUPTED:
-        lines.append("interrupted: everything done is recorded, the same command goes on")
-    lines.append(_spent(report.spent))
-    print(printable(f"{report.kernel} ({report.problem}), study {report.study}:"))
-    for line in lines:
-        print(printable(f"  {line}"))
+        yield "warm start", f"configurations from earlier studies: {len(report.warm_starts)}"
+    for one in report.warm_starts if verbose else ():
+        yield one.origin, str(one.configuration)
+    endings = {
+        "stopped early": (
+            outcome.ending is Ending.SETTLED,
+            "another trial is expected to gain less than timing can tell",
+        ),
+        "proven": (outcome.proven, f"all {outcome.space_size} valid configurations were measured: the best there is"),
+        "interrupted": (
+            outcome.ending is Ending.INTERRUPTED,
+            "everything done is recorded, the same command goes on",
+        ),
+    }
+    yield from ((name, said) for name, (is_so, said) in endings.items() if is_so)
+    yield "time", _spent(report.spent, verbose=verbose)
 
 
-def _best_lines(comparison: Comparison) -> list[str]:
+def _of_comparison(comparison: Comparison) -> Iterator[tuple[str, str]]:
     if comparison.conclusive:
-        return [f"best: {comparison.best}"]
-    reason = "their intervals are too wide"
-    if not comparison.trusted:
-        reason = f"they told two copies of one model apart ({comparison.control})"
-    return [
-        f"best: {comparison.best}, the fastest in the search, and not confirmed",
-        f"the final rounds are inconclusive: {reason}; the same command takes them again",
-    ]
+        yield "best", str(comparison.best)
+    else:
+        reason = "their intervals are too wide"
+        if not comparison.trusted:
+            reason = f"they told two copies of one model apart ({comparison.control})"
+        yield "best", f"{comparison.best}, the fastest in the search, and not confirmed"
+        yield "inconclusive", f"the final rounds are: {reason}; the same command takes them again"
+    for name, reason in comparison.missing.items():
+        yield "missing", f"baseline {name}: {reason}"
 
 
-def _spent(spent: Spent) -> str:
+def _spent(spent: Spent, *, verbose: bool) -> str:
     """Where the time went, the longest first, and what ran beside it."""
     longest = sorted(spent.seconds.items(), key=lambda one: -one[1])
+    if not verbose:
+        most = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in longest[:_MOST_PHASES] if seconds >= _SHORTEST)
+        return f"{spent.whole:.1f} s: most in {most}" if most else f"{spent.whole:.1f} s"
     told = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in longest if seconds >= _SHORTEST)
     shared = f"; evaluations by the share that each of {spent.slots} had" if spent.slots > 1 else ""
     beside = f"; beside it, compilers ran for {spent.compiling:.1f} s in {spent.builds} builds" if spent.builds else ""
     return f"{spent.whole:.1f} s: {told}{shared}{beside}"
-
-
-def _decided(comparison: Comparison, baseline: Baseline) -> str:
-    """A speed-up and what it says."""
-    decision = comparison.decision(baseline)
-    if decision is not None and not comparison.conclusive:
-        return f"{comparison.speedups[baseline]} unconfirmed"
-    if baseline is Baseline.REFERENCE and decision is Decision.SLOWER:
-        return f"reference is faster: {comparison.speedups[baseline]}"
-    return "" if decision is None else f"{comparison.speedups[baseline]} {decision}"
 
 
 def report_values(report: StudyReport) -> dict[str, object]:

@@ -76,7 +76,7 @@ def test_a_kernels_configuration_passes(run: CommandLine, write_kernel: WriteKer
 
 def test_a_broken_kernel_is_refused_with_the_stage(run: CommandLine, write_kernel: WriteKernel) -> None:
     folder = write_kernel(source={"i < n;": "i < n - 1;"}).kernel.folder
-    done = run("check", folder, "--device", "cpu")
+    done = run("check", folder, "--device", "cpu", "-v")
     assert done.code == 1
     lines = done.out.splitlines()
     assert any("passed" in line and "structure" in line for line in lines)

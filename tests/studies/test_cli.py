@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -122,8 +123,8 @@ def test_tune_prints_a_table_and_plain_lines_where_there_is_no_terminal(tmp_path
     assert result.returncode == 0, result.stderr
     assert "over reference" in result.stdout
     assert "6 of 6" in result.stdout
-    assert "×" in result.stdout and "best: block_size=" in result.stdout
-    assert "refused: 0" in result.stdout
+    assert "reference" in result.stdout and "block_size=" in result.stdout
+    assert re.search(r"refused +0\n", result.stdout)
     said = result.stderr.splitlines()
     assert said[0].startswith("tuning scalar_mul")
     assert "6/6 best" in result.stderr and "variants/s" in result.stderr
@@ -227,7 +228,7 @@ def test_a_kernel_folder_of_ones_own(write_kernel: WriteKernel, tmp_path: Path) 
     arguments = ("--device", "cpu", "--sampler", "exhaustive", "--db", str(tmp_path / "a.db"))
     result = tunebench("tune", folder_of(factory), *arguments)
     assert result.returncode == 0, result.stderr
-    assert "refused: 11 (compile 11)" in result.stdout
+    assert re.search(r"refused +11 \(compile 11\)", result.stdout)
     assert "11× compile: " in result.stdout
     assert "the best is the best there is" in result.stdout
     failed = json.loads(tunebench("trials", "--status", "compile", "--db", str(tmp_path / "a.db"), "--json").stdout)

@@ -67,6 +67,6 @@ def test_ctrl_c_shows_the_best_so_far(
     assert best is not None and best.median_ms is not None and report.outcome.default_ms is not None
     print_reports([report])
     shown = capsys.readouterr().out
-    assert f"best so far: {best.configuration}" in shown
+    assert "best so far" in shown and str(best.configuration) in shown
     assert f"{report.outcome.default_ms / best.median_ms:.2f}× default; not confirmed by interleaved rounds" in shown
-    assert "interrupted: everything done is recorded" in shown
+    assert "everything done is recorded" in shown

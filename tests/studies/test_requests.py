@@ -48,7 +48,7 @@ def test_an_option_that_is_added_is_everywhere(tmp_path: Path) -> None:
     root: Any = get_command(app)
     (option,) = [one for one in root.get_command(None, "tune").params if one.name == "spare_parts"]
     assert (option.opts, option.help) == (["--spare-parts"], HELP)
-    assert f"| `--spare-parts` `SPARE_PARTS` | {HELP} |" in reference.reference()
+    assert f"| `--spare-parts` `N` | {HELP} |" in reference.reference()
 
     tune = again(api).tune
     assert inspect.signature(tune).parameters["spare_parts"].annotation == "int | None"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, ClassVar
 
 import typer
@@ -39,14 +40,19 @@ from tunebench.studies.faces.cli.trials import trials
 from tunebench.studies.faces.cli.tune import tune
 from tunebench.studies.faces.cli.warm import warm
 
-_FUNCTIONS = (
-    *(new, tune, sweep, check, bench, compare, regress, replay, ship, warm, bundle, export),
-    *(kernels, space, best, studies, trials, misses, show, query, diff, report, dashboard, mcp, prune, doctor),
-)
+_GROUPS: Mapping[str, Sequence[Callable[..., None]]] = {
+    "Tune": (new, tune, sweep, space, replay),
+    "Check": (check, compare, bench, regress, doctor),
+    "Use": (kernels, warm, bundle, misses),
+    "Ask": (best, studies, trials, show, query, diff, report, dashboard),
+    "Share": (ship, export, mcp),
+    "Database": (prune,),
+}
 
 
 class _Commands(Commands):
-    functions: ClassVar = {function.__name__: function for function in _FUNCTIONS}
+    groups: ClassVar = {title: [one.__name__ for one in functions] for title, functions in _GROUPS.items()}
+    functions: ClassVar = {one.__name__: one for functions in _GROUPS.values() for one in functions}
 
 
 app = typer.Typer(

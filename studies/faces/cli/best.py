@@ -12,6 +12,7 @@ def best(
     kernel: options.KernelArgument = None,
     given: options.Given = options.NOTHING,
     db: options.DatabaseOption = None,
+    verbose: options.VerboseOption = False,
     as_json: options.JsonOption = False,
     as_csv: options.CsvOption = False,
 ) -> None:
@@ -36,4 +37,4 @@ def best(
     nothing = "no result meets these conditions"
     if found and not rows:
         nothing += ": there are results of earlier versions of the source, which --any-source shows"
-    print_rows(rows, BEST, nothing, as_json=as_json, as_csv=as_csv)
+    print_rows(rows, BEST, nothing, as_json=as_json, as_csv=as_csv, verbose=verbose)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.status import Status
 
 from tunebench.studies.display.terminal import print_table, printable
 from tunebench.studies.faces.cli import options
@@ -45,12 +46,14 @@ def check(
         typer.Option(metavar="FILE", help="Write a script that shows the first refusal of a file with torch alone."),
     ] = None,
     db: options.DatabaseOption = None,
+    verbose: options.VerboseOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Is it right? The whole correctness gate on one configuration of a kernel, or on any file's ModelNew.
 
-    Prints each stage with what it took as it ends, then two verdicts: whether the model is right for the problem, and
-    whether it can take the reference's place everywhere. Of many files, prints a line as each ends, and a table.
+    Prints what is refused as it ends, with -v every stage, then two verdicts: whether the model is right
+    for the problem, and whether it can take the reference's place everywhere. Of many files, prints a line as each
+    ends, and a table.
     Exits with 1 where what is required does not hold; after Ctrl-C, what was done is printed.
     """
     from tunebench.studies.checking.request import CheckRequest
@@ -70,7 +73,7 @@ def check(
     requests = requests_for(targets, request)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     if len(targets) == 1 and not is_run_folder(targets[0]):
-        passed = _check_one(console, requests[0], reproduce, as_json=as_json)
+        passed = _check_one(console, requests[0], reproduce, as_json=as_json, verbose=verbose)
     elif reproduce is not None:
         raise UserError("--reproduce writes one script: name one file")
     else:
@@ -79,13 +82,19 @@ def check(
         raise typer.Exit(1)
 
 
-def _check_one(console: Console, request: CheckRequest, reproduce: Path | None, *, as_json: bool) -> bool:
+def _check_one(
+    console: Console, request: CheckRequest, reproduce: Path | None, *, as_json: bool, verbose: bool
+) -> bool:
     from tunebench.studies.checking.check import check as run_check
 
-    reports = run_check(request, partial(_show, console))
+    with console.status("") as status:
+        reports = run_check(request, partial(_show, console, status, verbose))
     if as_json:
         print_json([report.values() for report in reports])
     for report in reports:
+        passed = sum(stage.passed and stage.asked for stage in report.stages)
+        asked = sum(stage.asked for stage in report.stages)
+        console.print(f"{report.mode}: {passed} of {asked} stages passed in {report.seconds:.1f} s")
         console.print(printable(str(report)), markup=False)
     if reproduce is not None:
         _reproduce(console, reproduce, reports)
@@ -128,8 +137,12 @@ def _check_many(console: Console, requests: Sequence[CheckRequest], jobs: int, *
     return all(report.passed for report in reports)
 
 
-def _show(console: Console, _request: CheckRequest, mode: Mode, what: Question | Stage) -> None:
-    if isinstance(what, Stage):
+def _show(
+    console: Console, status: Status, verbose: bool, _request: CheckRequest, mode: Mode, what: Question | Stage
+) -> None:
+    if not isinstance(what, Stage):
+        status.update(printable(f"{mode}  {what}"))
+    elif verbose or not what.passed:
         outcome = "REFUSED" if not what.passed else "passed" if what.asked else "not asked"
         line = (
             f"{mode:5}  {outcome:9}  {what.name:22} {what.seconds:8.3f} s  {what.detail.removeprefix(f'{NOT_ASKED}: ')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import wraps
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -16,6 +16,10 @@ Function = TypeVar("Function", bound=Callable[..., None])
 
 GIVEN = "given"
 """The parameter of a command that takes the options of a declaration which were given, by name."""
+
+
+_WHOLE = 1000
+"""Characters that no first sentence has."""
 
 
 class Command(TyperCommand):
@@ -40,6 +44,8 @@ class Command(TyperCommand):
 class Commands(TyperGroup):
     """The commands, each of which is put together when it is asked for: declarations take time to import."""
 
+    groups: ClassVar[Mapping[str, Sequence[str]]]
+    """The titles under which the help lists commands, the last of which also has the commands that are groups."""
     functions: ClassVar[Mapping[str, Callable[..., None]]]
 
     @property
@@ -49,16 +55,16 @@ class Commands(TyperGroup):
 
     @commands.setter
     def commands(self, groups: MutableMapping[str, Any]) -> None:
-        self._groups = groups
+        self._apps = groups
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """The names of all commands, in the order of the help."""
-        return [*self.functions, *self._groups]
+        return [*self.functions, *self._apps]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """The command of a name; None where there is none."""
         if (function := self.functions.get(cmd_name)) is None:
-            return self._groups.get(cmd_name)
+            return self._apps.get(cmd_name)
         return typer.main.get_command_from_info(
             CommandInfo(cmd_name, cls=Command, callback=with_options(function)),
             pretty_exceptions_short=False,
@@ -66,13 +72,18 @@ class Commands(TyperGroup):
         )
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write each command with the beginning of its help."""
+        """Write the commands in their groups, each with the first sentence of its help."""
         helps = {name: inspect.getdoc(function) for name, function in self.functions.items()}
-        helps |= {name: group.help for name, group in self._groups.items() if not group.hidden}
-        limit = formatter.width - 6 - max(map(len, helps))
-        rows = [(name, TyperCommand(name, help=said).get_short_help_str(limit)) for name, said in helps.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        apps = {name: app.help for name, app in self._apps.items() if not app.hidden}
+        widest = max(map(len, helps))
+        for title, names in self.groups.items():
+            listed = {name: helps[name] for name in names} | (apps if title == [*self.groups][-1] else {})
+            rows = [
+                (name.ljust(widest), TyperCommand(name, help=said).get_short_help_str(_WHOLE))
+                for name, said in listed.items()
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def options_of(declaration: str, *only: str) -> Callable[[Function], Function]:
@@ -147,6 +158,7 @@ def _option(field: Any, text: Any) -> Any:
 
     from tunebench.studies.request.completion import among
     from tunebench.studies.request.options import help_of, kind_of
+    from tunebench.studies.request.text import MOST
 
     kind, several = kind_of(field.annotation)
     complete = text.complete
@@ -155,14 +167,13 @@ def _option(field: Any, text: Any) -> Any:
     elif text.read is not None:
         kind = str
     limits = {
-        name: getattr(one, bound)
+        name: min(getattr(one, bound), MOST)  # a help text that ends with 9223372036854775807 tells nobody anything
         for one in field.metadata
         for name, bound in (("min", "ge"), ("max", "le"))
         if hasattr(one, bound)
     }
-    default = text.flag.split("/")[0].removeprefix("--") if field.default is True else field.default
-    shown = str(default) if isinstance(field.default, int | float) and field.default is not False else False
+    metavar = text.metavar or ("N" if kind in (int, float) else None)
     option = typer.Option(
-        text.flag, metavar=text.metavar, help=help_of(field), autocompletion=complete, show_default=shown, **limits
+        text.flag, metavar=metavar, help=help_of(field), autocompletion=complete, show_default=False, **limits
     )
     return Annotated[(list[kind] if several and not text.once else kind) | None, option]  # type: ignore[valid-type]

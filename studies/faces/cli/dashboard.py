@@ -15,7 +15,7 @@ from tunebench.studies.faces.cli.output import counted, print_json
 
 
 def dashboard(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on, on this machine only.")] = 8080,
+    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="The port on this machine.")] = 8080,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:

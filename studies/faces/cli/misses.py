@@ -12,6 +12,7 @@ def misses(
     kernel: options.KernelArgument = None,
     given: options.Given = options.NOTHING,
     db: options.DatabaseOption = None,
+    verbose: options.VerboseOption = False,
     as_json: options.JsonOption = False,
     as_csv: options.CsvOption = False,
 ) -> None:
@@ -31,5 +32,10 @@ def misses(
             options.known_kernel(kernel, database)
     nothing = "nothing was served without evidence, as far as programs were asked to count (TUNEBENCH_MISSES=1)"
     print_rows(
-        rows if given.get("tuned") else of_current_kernels(rows), MISSES, nothing, as_json=as_json, as_csv=as_csv
+        rows if given.get("tuned") else of_current_kernels(rows),
+        MISSES,
+        nothing,
+        as_json=as_json,
+        as_csv=as_csv,
+        verbose=verbose,
     )

@@ -42,6 +42,7 @@ DenseOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV on standard output, and nothing else there.")]
+VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Show everything, also where it is long.")]
 KernelArgument = Annotated[
     str | None,
     typer.Argument(metavar="[KERNEL]", help="Only this kernel. Default: every kernel.", autocompletion=complete_kernel),

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 
-def print_rows(rows: Iterable[Row], listing: Listing[Row], nothing: str, *, as_json: bool, as_csv: bool) -> None:
+def print_rows(
+    rows: Iterable[Row], listing: Listing[Row], nothing: str, *, as_json: bool, as_csv: bool, verbose: bool = False
+) -> None:
     """Print rows in the form asked for, JSON and CSV one by one as they come; exit code 1 where there are none."""
     found = iter(rows)
     first = next(found, None)
@@ -30,7 +32,7 @@ def print_rows(rows: Iterable[Row], listing: Listing[Row], nothing: str, *, as_j
     elif first is None:
         print(nothing, file=sys.stderr)
     else:
-        listing.table(list(every))
+        listing.table(list(every), verbose)
     if first is None:
         raise typer.Exit(1)
 

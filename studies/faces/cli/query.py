@@ -10,14 +10,14 @@ import typer
 from tunebench.studies.display.terminal import print_line
 from tunebench.studies.faces.cli.options import CsvOption, DatabaseOption, JsonOption
 from tunebench.studies.faces.cli.output import print_csv, print_json, require_one_form
-from tunebench.studies.request.text import LARGEST
+from tunebench.studies.request.text import MOST
 
 _LONGEST_SQL = 1_000_000
 
 
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT; - reads it from standard input.")],
-    limit: Annotated[int, typer.Option(min=1, max=LARGEST - 1, help="At most this many rows.")] = 1000,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="At most this many rows.")] = 1000,
     seconds: Annotated[
         float, typer.Option(min=0.001, max=999_999, help="Stop the query after so many seconds.")
     ] = 60.0,

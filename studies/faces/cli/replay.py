@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunebench.studies.faces.cli.options import JsonOption
-from tunebench.studies.request.text import LARGEST
+from tunebench.studies.request.text import MOST
 
 if TYPE_CHECKING:
     from tunebench.tuner.search.replay import ReplayReport
@@ -27,18 +27,23 @@ def replay(
         ),
     ],
     sampler: Annotated[list[str] | None, typer.Option(help="A strategy, as in tune; repeatable. Default: gp.")] = None,
-    budget: Annotated[int, typer.Option(min=1, max=_MOST, help="Evaluations of each search.")] = 200,
-    seeds: Annotated[int, typer.Option(min=1, max=_MOST, help="Searches of each space and strategy.")] = 20,
+    budget: Annotated[int, typer.Option(metavar="N", min=1, max=_MOST, help="Evaluations of each search.")] = 200,
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, max=_MOST, help="Searches of each space by each.")] = 20,
     first_seed: Annotated[
-        int, typer.Option(min=0, max=2**62, help="Seed of the first search; the others follow it.")
+        int, typer.Option(metavar="N", min=0, max=2**62, help="Seed of the first search; the others follow it.")
     ] = 0,
     batch: Annotated[
         int,
-        typer.Option(min=1, max=_MOST, help="Configurations that are always pending, as in a study that builds ahead."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=_MOST,
+            help="So many are always pending, as in a study that builds ahead.",
+        ),
     ] = 1,
     kernel: Annotated[str | None, typer.Option(help="Of a database or its export: this kernel's spaces only.")] = None,
     study: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="Of a database: the configurations of this study.")
+        int | None, typer.Option(metavar="N", min=1, max=MOST, help="Of a database: the configurations of this study.")
     ] = None,
     stop_early: Annotated[
         bool, typer.Option("--stop-early", help="Say where a study that may stop early would have, and what it lost.")

@@ -11,7 +11,7 @@ import typer
 from tunebench.studies.display.terminal import print_line
 from tunebench.studies.faces.cli.options import DatabaseOption, JsonOption
 from tunebench.studies.faces.cli.output import counted, print_json
-from tunebench.studies.request.text import LARGEST
+from tunebench.studies.request.text import MOST
 
 
 def report(
@@ -25,7 +25,7 @@ def report(
         list[int] | None,
         typer.Option(
             min=1,
-            max=LARGEST,
+            max=MOST,
             help="This study, by number; repeatable. Default: the newest of each kernel, problem and device.",
         ),
     ] = None,

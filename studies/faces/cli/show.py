@@ -8,15 +8,13 @@ import typer
 
 from tunebench.studies.faces.cli.options import DatabaseOption, JsonOption
 from tunebench.studies.faces.cli.output import print_json
-from tunebench.studies.request.text import LARGEST
+from tunebench.studies.request.text import MOST
 
 
 def show(
     trial: Annotated[
         int,
-        typer.Argument(
-            min=1, max=LARGEST, metavar="TRIAL", help="The trial's number, as `trials` and `--json` have it."
-        ),
+        typer.Argument(min=1, max=MOST, metavar="TRIAL", help="The trial's number, as `trials` and `--json` have it."),
     ],
     source: Annotated[
         bool, typer.Option("--source", help="The source too, where this tunebench ships the one that ran.")

@@ -11,7 +11,7 @@ import typer
 from tunebench.studies.faces.cli import options
 from tunebench.studies.faces.cli.command import options_of
 from tunebench.studies.faces.cli.output import print_rows, require_one_form
-from tunebench.studies.request.text import LARGEST
+from tunebench.studies.request.text import MOST
 
 _ROWS = 50
 """Rows of a table for people, where nothing else is said."""
@@ -25,11 +25,12 @@ def trials(
         int | None,
         typer.Option(
             min=1,
-            max=LARGEST,
+            max=MOST,
             help=f"At most this many trials. Default: {_ROWS} in a table, all with --json or --csv.",
         ),
     ] = None,
     db: options.DatabaseOption = None,
+    verbose: options.VerboseOption = False,
     as_json: options.JsonOption = False,
     as_csv: options.CsvOption = False,
 ) -> None:
@@ -47,6 +48,8 @@ def trials(
         whole = as_json or as_csv or limit is not None
         with closing(rows):
             shown = rows if whole else islice(rows, _ROWS)
-            print_rows(shown, TRIALS, "no trial meets these conditions", as_json=as_json, as_csv=as_csv)
+            print_rows(
+                shown, TRIALS, "no trial meets these conditions", as_json=as_json, as_csv=as_csv, verbose=verbose
+            )
             if not whole and next(rows, None) is not None:
                 print_line(f"only the first {_ROWS}: name conditions, or ask for more with --limit", error=True)

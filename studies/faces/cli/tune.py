@@ -12,7 +12,7 @@ from tunebench.studies.faces.cli import options
 from tunebench.studies.faces.cli.command import options_of
 from tunebench.studies.faces.cli.output import print_json
 from tunebench.studies.request.completion import complete_kernel
-from tunebench.studies.request.text import LARGEST
+from tunebench.studies.request.text import MOST
 
 if TYPE_CHECKING:
     from tunebench.studies.tuning.tune import Resolved, StudyReport
@@ -42,13 +42,14 @@ def tune(
         int | None,
         typer.Option(
             min=1,
-            max=LARGEST,
+            max=MOST,
             metavar="N",
             help="With --from-misses: so many studies at most (10).",
         ),
     ] = None,
     given: options.Given = options.NOTHING,
     db: options.DatabaseOption = None,
+    verbose: options.VerboseOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run a tuning study, or go on with it: the same command resumes where it ended.
@@ -104,7 +105,7 @@ def tune(
     if as_json:
         print_json([report_values(report) for report in reports])
     else:
-        print_reports(reports)
+        print_reports(reports, verbose=verbose)
     if any(report.outcome.ending is Ending.INTERRUPTED for report in reports):
         raise typer.Exit(130)
     if not reports or any(report.outcome.best is None for report in reports):

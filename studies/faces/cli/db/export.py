@@ -12,7 +12,7 @@ from tunebench.studies.display.terminal import print_line
 from tunebench.studies.faces.cli.db.transfer import FormatOption, progress_of
 from tunebench.studies.faces.cli.options import DatabaseOption, JsonOption, KernelArgument
 from tunebench.studies.faces.cli.output import print_json
-from tunebench.studies.request.text import LARGEST
+from tunebench.studies.request.text import MOST
 
 if TYPE_CHECKING:
     from tunebench.db.exchange.formats import Format
@@ -25,7 +25,7 @@ def export(
     ],
     kernel: KernelArgument = None,
     form: FormatOption = None,
-    study: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Only this study.")] = None,
+    study: Annotated[int | None, typer.Option(min=1, max=MOST, help="Only this study.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
