@@ -58,7 +58,7 @@ def test_what_rounds_leave_open_is_not_served_and_is_asked_again(
     done = run(*asked)
     assert done.code == 0
     assert " unconfirmed" in done.out and " tie" not in done.out.split("in the search, and not confirmed")[0]
-    assert "the final rounds are: their intervals are too wide; the same command takes them again" in (done.out)
+    assert "the final rounds are: " in done.out and "; the same command takes them again" in done.out
 
     with open_database(place, read_only=True) as database:
         leader = min(trials(database), key=lambda row: row.median_ms or 0.0)
