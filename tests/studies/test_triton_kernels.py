@@ -58,7 +58,7 @@ def test_a_triton_kernel_is_tuned_recorded_and_served(tmp_path: Path, run: Comma
 
 @pytest.mark.slow
 def test_the_whole_gate_passes_in_the_interpreter(tmp_path: Path, run: CommandLine) -> None:
-    ran = run("check", write(tmp_path / "softmax.py", SOFTMAX), "--device", "cpu", "--dtype", "bfloat16")
+    ran = run("check", write(tmp_path / "softmax.py", SOFTMAX), "-v", "--device", "cpu", "--dtype", "bfloat16")
     assert ran.code == 0, ran
     assert "it builds for sm_90" in ran.out
 

@@ -326,7 +326,7 @@ def test_one_openmp_runtime_is_in_the_process_and_torch_chooses_its_threads() ->
 import ctypes, re, sys
 sys.path[:0] = ["tests/tuner/compile"]
 import torch
-@@from cpu_launch import load
+from cpu_launch import load
 from tunebench.tuner.compile.cpu.compiler import _parallel_function
 assert _parallel_function()
 module = load('extern "C" long gettid(); extern "C" __global__ void k(long* out) {'
