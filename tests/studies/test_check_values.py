@@ -39,6 +39,7 @@ class ModelNew(Model):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong", "reason"),
     [("", "", ""), ("seen.copy_(seen + 1)", "pass", "input 4 does not hold what the reference leaves in it")],

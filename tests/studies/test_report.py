@@ -271,6 +271,7 @@ def test_studies_are_folded_until_a_link_leads_into_them(chromium: Chromium, pag
     assert opened.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_overview_fits_a_phone(chromium: Chromium, page_file: Path) -> None:
     opened = chromium.open(page_file)
     opened.resize(390, 700)

@@ -252,6 +252,7 @@ def test_a_process_has_a_collector_and_leaves_alone_what_its_server_imported() -
     assert run_isolated(SECONDS, gc.get_freeze_count) > 0
 
 
+@pytest.mark.slow
 def test_importing_the_tracer_makes_no_folder_of_inductors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)

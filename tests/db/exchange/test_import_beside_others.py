@@ -56,6 +56,7 @@ class Recording:
         self._process.end()
 
 
+@pytest.mark.slow
 def test_trials_are_recorded_while_an_import_runs(tmp_path: Path, file: Path) -> None:
     place = tmp_path / "results.db"
     with open_database(place) as database:

@@ -214,6 +214,7 @@ def test_studies_of_three_sizes_or_more_and_of_each_half_type_reproduce_what_shi
     assert sizes["float16"] == sizes["bfloat16"] == [own]
 
 
+@pytest.mark.slow
 def test_a_kernel_of_a_block_is_tried_with_what_ships_with_others_of_its_block(kernel: Kernel, tmp_path: Path) -> None:
     swish = import_model(str(bench_problems()["level2_59_swish_scale"].write(tmp_path).folder)).kernel
     problem = Problem({"rows": 200, "in_features": 8192, "out_features": 8192}, "float32", {"mode": "eval"})

@@ -516,6 +516,7 @@ def test_what_cannot_be_is_one_line(
     assert not (tmp_path / "mine").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forward", "message"),
     [

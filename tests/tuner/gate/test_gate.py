@@ -185,6 +185,7 @@ def test_consulting_leaves_the_reference_as_it_was(write_kernel: WriteKernel) ->
     assert float(model.get_buffer("calls")) == 0.0
 
 
+@pytest.mark.slow
 def test_a_refused_finalist_is_a_row_and_never_leads(make: Make) -> None:
     """Right at the tuned size, wrong elsewhere: only the full battery tells, and it does before the row is written."""
     tail = {"source": {"i < n;": "i < (variety == 1 ? n / 4 * 4 : n);"}}

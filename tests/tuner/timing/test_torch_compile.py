@@ -49,6 +49,7 @@ def comparison_of(factory: type[TunedModule]) -> Comparison:
     return evaluator.compare([(configuration, build)], (configuration, build), configuration)
 
 
+@pytest.mark.slow
 def test_a_study_compares_with_torch_compile_where_that_is_wanted(write_kernel: WriteKernel) -> None:
     comparison = comparison_of(write_kernel())
     assert comparison.speedups[Baseline.COMPILED].low > 0
