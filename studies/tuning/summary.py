@@ -102,7 +102,10 @@ def _notes(report: StudyReport, *, verbose: bool) -> Iterator[tuple[str, str]]:
             outcome.ending is Ending.SETTLED,
             "another trial is expected to gain less than timing can tell",
         ),
-        "proven": (outcome.proven, f"all {outcome.space_size} valid configurations were measured: the best is the best there is"),
+        "proven": (
+            outcome.proven,
+            f"all {outcome.space_size} valid configurations were measured: the best is the best there is",
+        ),
         "interrupted": (
             outcome.ending is Ending.INTERRUPTED,
             "everything done is recorded, the same command goes on",
