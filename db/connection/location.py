@@ -43,9 +43,12 @@ def file_at(path: str | Path) -> Path:
         DatabaseError: it means none, as `~nosuchuser/x.db` and links in a circle.
     """
     try:
-        return Path(path).expanduser().resolve()
+        found = Path(path).expanduser().resolve()
+        if found.is_symlink():  # what Python 3.13 makes of links in a circle, where older ones raise
+            raise OSError("links in a circle")
     except (OSError, RuntimeError, ValueError) as error:
         raise DatabaseError(f"'{path}' is not the path of a file: {first_line(error)}") from error
+    return found
 
 
 def file_named(url_or_path: str | Path | None) -> Path | None:
