@@ -66,7 +66,7 @@ class CheckRequest:
     """Required for a pass. problem: right values at the problem's own sizes, memory, honesty. drop-in: also whatever
     else a caller does with the reference. Default: problem for a file, drop-in for a kernel."""
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
-    """So many checks at a time."""
+    """The number of checks that run at a time."""
     declared: Sequence[Declaration] = ()
     database: str | Path | None = None
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from annotated_types import Ge, Le
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from tunebench.studies.request import completion
@@ -133,10 +134,28 @@ def given(model: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given: not None, with what text means, and members in place of their names.
 
     Raises:
-        UserError: a text is not of its option's form, or a name is none of its set.
+        UserError: a text is not of its option's form, a name is none of its set, or a number is beyond its limits.
     """
     fields = options_of(model)
-    return {name: _meant(name, fields[name], value) for name, value in options.items() if value is not None}
+    said = {name: _meant(name, fields[name], value) for name, value in options.items() if value is not None}
+    for name, value in said.items():
+        _require_within_limits(name, fields[name], value)
+    return said
+
+
+def _require_within_limits(name: str, field: FieldInfo, value: Any) -> None:
+    limits = [one for one in field.metadata if isinstance(one, Ge | Le)]
+    if not limits:
+        return
+    try:
+        TypeAdapter(cast(Any, Annotated[field.annotation, *limits])).validate_python(value)
+    except ValidationError as wrong:
+        raise UserError(_illegal(f"'{name}'", wrong)) from wrong
+
+
+def _illegal(what: str, wrong: ValidationError) -> str:
+    first = wrong.errors()[0]
+    return f"{what} is not legal: {first['msg']} (got {first['input']!r:.80})"
 
 
 def _meant(name: str, field: FieldInfo, value: Any) -> Any:
@@ -169,7 +188,7 @@ def make(model: type[Model], content: Mapping[str, object], source: str, error: 
     except ValidationError as wrong:
         first = wrong.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("function", "constrained")))
-        raise error(f"{source}: '{key}' is not legal: {first['msg']} (got {first['input']!r:.80})") from wrong
+        raise error(_illegal(f"{source}: '{key}'", wrong)) from wrong
 
 
 def taking(model: type[Any], *only: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:

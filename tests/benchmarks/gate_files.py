@@ -260,7 +260,7 @@ def _median(values: Sequence[float]) -> float:
 def main(
     kind: Annotated[list[str] | None, typer.Option("--class", help="Only files of this class; repeatable.")] = None,
     name: Annotated[list[str] | None, typer.Option(help="Only files with this in their name; repeatable.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="So many checks at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="The number of checks that run at a time.")] = 1,
     results: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Results by name, kept with those that are in it.")
     ] = None,

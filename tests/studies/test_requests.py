@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import pytest
+from command_line import CommandLine
 from pydantic import Field, create_model
 from typer.main import get_command
 
@@ -70,6 +71,20 @@ def test_a_tool_has_an_option_that_is_added(tmp_path: Path) -> None:
     (limits,) = [one for one in published["spare_parts"]["anyOf"] if one["type"] == "integer"]
     assert (limits["minimum"], limits["maximum"]) == (0, 9)
     assert set(published) == {"kernel", "spare_parts", *options.options_of(StudyRequest)} - {"executor", "address"}
+
+
+@pytest.mark.parametrize("study", [0, 2**63])
+def test_a_number_beyond_its_limits_is_refused_in_every_face(study: int, run: CommandLine) -> None:
+    with pytest.raises(UserError, match=f"'study' is not legal: .* \\(got {study}\\)"):
+        tunebench.trials(study=study)
+    assert "study" in run("trials", "--study", study).error
+    with pytest.raises(UserError, match="'study' is not legal"):
+        command.ask(command_of("trials"), {"given": {"study": study}})
+
+
+def test_a_seed_may_have_63_bits(run: CommandLine) -> None:
+    assert "unknown kernel 'nosuch'" in run("tune", "nosuch", "--seed", 2**63 - 1).error
+    assert "'seed' is not legal" in run("tune", "nosuch", "--seed", 2**63).error
 
 
 def test_type_checkers_know_the_keywords() -> None:

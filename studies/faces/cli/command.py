@@ -158,7 +158,7 @@ def _option(field: Any, text: Any) -> Any:
 
     from tunebench.studies.request.completion import among
     from tunebench.studies.request.options import help_of, kind_of
-    from tunebench.studies.request.text import MOST
+    from tunebench.studies.request.text import LARGEST
 
     kind, several = kind_of(field.annotation)
     complete = text.complete
@@ -167,10 +167,10 @@ def _option(field: Any, text: Any) -> Any:
     elif text.read is not None:
         kind = str
     limits = {
-        name: min(getattr(one, bound), MOST)  # a help text that ends with 9223372036854775807 tells nobody anything
+        name: getattr(one, bound)
         for one in field.metadata
         for name, bound in (("min", "ge"), ("max", "le"))
-        if hasattr(one, bound)
+        if getattr(one, bound, LARGEST) != LARGEST  # which tells nobody anything; `given` refuses more
     }
     metavar = text.metavar or ("N" if kind in (int, float) else None)
     option = typer.Option(

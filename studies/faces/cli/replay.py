@@ -38,7 +38,7 @@ def replay(
             metavar="N",
             min=1,
             max=_MOST,
-            help="So many are always pending, as in a study that builds ahead.",
+            help="The number that is always pending, as in a study that builds ahead.",
         ),
     ] = 1,
     kernel: Annotated[str | None, typer.Option(help="Of a database or its export: this kernel's spaces only.")] = None,
