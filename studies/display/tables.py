@@ -64,13 +64,15 @@ def print_listing(
     """
     owners: list[Any] = [getattr(row, of) if of else row for row in rows]
     listed = [(one.kernel, one.problem) for one in owners]
-    whole = told_apart(listed)
-    problems = whole if core is None else briefly(listed)
+    problems = told_apart(listed) if core is None else briefly(listed)
     cells = [
-        [*(cell(row) if cell else problem for cell in columns.values()), *([] if core is None else [long])]
-        for row, problem, long in zip(rows, problems, whole, strict=True)
+        [cell(row) if cell else problem for cell in columns.values()]
+        for row, problem in zip(rows, problems, strict=True)
     ]
-    heads = [*columns, *([] if core is None else ["whole problem"])]
+    heads = list(columns)
+    if core is not None:
+        heads.append("whole problem")
+        cells = [[*row, whole] for row, whole in zip(cells, told_apart(listed), strict=True)]
     print_table(heads, cells, title, core=core, verbose=verbose)
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 
@@ -121,7 +121,7 @@ def _fitting_first(
     room = width + len(_GAP)
     for place, name in enumerate(columns):
         cells = [printable(row[place]) for row in rows]
-        needed = len(_GAP) + max(cell_len(line) for text in (name, *cells) for line in text.split("\n"))
+        needed = len(_GAP) + _natural((name, *cells))
         if place < core or (any(cells) and needed <= room):
             room -= needed
             beside += [place] if place >= core else []
@@ -147,10 +147,15 @@ def _table(
         yield from _flowing([text for text, cell in zip(below, row[len(widths) :], strict=True) if cell], width)
 
 
+def _natural(texts: Iterable[str]) -> int:
+    """Return the width of the longest line of some texts."""
+    return max(cell_len(line) for text in texts for line in text.split("\n"))
+
+
 def _widths(header: Sequence[str], cells: Sequence[Sequence[str]], width: int | None) -> list[int]:
     """The widths of the columns that fit, from the first on; at least of the first one."""
     by_column = [[name, *(row[place] for row in cells)] for place, name in enumerate(header)]
-    natural = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in by_column]
+    natural = [*map(_natural, by_column)]
     if width is None:
         return natural
     words = [max((cell_len(word) for text in texts for word in text.split()), default=0) for texts in by_column]

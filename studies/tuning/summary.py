@@ -100,7 +100,7 @@ def _notes(report: StudyReport, *, verbose: bool) -> Iterator[tuple[str, str]]:
     endings = {
         "stopped early": (
             outcome.ending is Ending.SETTLED,
-            "another trial is expected to gain less than timing can tell",
+            f"after {outcome.trials} trials: another one is expected to gain less than timing can tell",
         ),
         "proven": (
             outcome.proven,

@@ -82,6 +82,11 @@ def test_a_broken_kernel_is_refused_with_the_stage(run: CommandLine, write_kerne
     assert any("passed" in line and "structure" in line for line in lines)
     assert any("REFUSED" in line and "written" in line and "1 of 2112 elements" in line for line in lines)
     assert lines[-1].endswith("eval: NOT right for the problem: 1 of 2112 elements were never written")
+    shorter = run("check", folder, "--device", "cpu").out.splitlines()
+    assert [line.split()[1] for line in shorter if line.startswith("eval ")] == ["REFUSED"] * len(
+        [line for line in lines if "REFUSED" in line]
+    )
+    assert shorter[-1] == lines[-1]
 
 
 @pytest.mark.slow
