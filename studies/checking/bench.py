@@ -46,6 +46,9 @@ from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile
 TUNED = "tuned"
 """The contender that everything else is a baseline of."""
 
+COMPILED_DEFAULT = "compiled_default"
+"""torch.compile in its default mode; `Baseline.COMPILED` is max-autotune."""
+
 CASE_SECONDS = 1800.0
 """The longest that one case may take; max-autotune compiles for minutes."""
 
@@ -129,7 +132,8 @@ class Result:
 
     Attributes:
         timings: by contender: `tuned` and the baselines.
-        speedups: of the tuned model over each baseline; over `copy` it is the share of the copy rate.
+        speedups: of the tuned model over each baseline, by `Baseline` or `COMPILED_DEFAULT`; over `copy` it is the
+            share of the copy rate.
         errors: against float64 by contender, the worst of all inputs tried.
         right: whether the tuned model's error is within the gate's bound; the reference, where it serves, is right.
         tier: where the configuration came from; `given` where the caller named it.
@@ -141,7 +145,7 @@ class Result:
     kernel: str
     problem: Problem
     timings: Mapping[str, Timing]
-    speedups: Mapping[Baseline, Ratio]
+    speedups: Mapping[str, Ratio]
     errors: Mapping[str, ErrorFigures]
     right: bool
     tier: str
@@ -324,10 +328,11 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
     notes: list[str] = []
     models: dict[str, Callable[..., Any]] = {Baseline.REFERENCE: subject.reference}
     if case.compiled:
-        try:
-            models[Baseline.COMPILED] = compile_reference(subject.reference, subject.oracle.cases[0].inputs)
-        except CompiledReferenceError as error:
-            notes.append(str(error))
+        for name, compile_mode in ((COMPILED_DEFAULT, "default"), (Baseline.COMPILED, "max-autotune")):
+            try:
+                models[name] = compile_reference(subject.reference, subject.oracle.cases[0].inputs, compile_mode)
+            except CompiledReferenceError as error:
+                notes.append(f"{compile_mode}: {error}")
     try:
         models[Baseline.DEFAULT] = _default_model(subject, factory, reference, case.mode)
     except CompileError as error:
@@ -354,7 +359,7 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
         kernel=kernel.name,
         problem=subject.problem,
         timings={name: Timing(*median_interval(values)) for name, values in samples.items() if name != CONTROL},
-        speedups={one: speedup(samples[TUNED], samples[one]) for one in Baseline if one in samples},
+        speedups={name: speedup(samples[TUNED], samples[name]) for name in samples if name not in (TUNED, CONTROL)},
         errors={name: _worst(by_case) for name, by_case in errors.items()},
         right=right,
         tier=choice[0],

@@ -33,7 +33,7 @@ class BenchRequest:
     configuration: Annotated[Mapping[str, Value] | None, Text("--config", "NAME=VALUE", read_values)] = None
     """Time this configuration, not the model's own choice; repeatable."""
     compiled: Annotated[bool, Text("--compile/--no-compile")] = True
-    """Time torch.compile's max-autotune too, or not."""
+    """Time torch.compile too, in its default mode and in max-autotune, or not."""
     seconds: Annotated[float, Field(ge=0.1, le=LONGEST)] = 5.0
     """Seconds of timing of each case."""
     database: str | Path | None = None

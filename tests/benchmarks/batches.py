@@ -3,14 +3,11 @@
 Prints and writes, row by row, how many times faster than eager are torch.compile (its own mode, for that shape alone),
 the tuned model and the frozen one, on the device, in the same rounds, without gradients, and what serves. Batches that
 nobody measured have their duel in the first call. The same command goes on after a cut-off.
-
-`python -m tests.benchmarks.batches --picture PNG --json FILE` draws them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -119,17 +116,10 @@ def _line(row: Row) -> str:
 
 
 def main() -> None:
-    """Print the table, or draw it."""
+    """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--picture", type=Path)
     asked = parser.parse_args()
-    if asked.picture:
-        from tests.benchmarks.picture import draw  # needs a browser, which a machine with a GPU may not have
-
-        found = json.loads(asked.json.read_text(encoding="utf-8"))
-        draw(picture(found["rows"], f"{found['device']}, torch {found['torch']}"), asked.picture)
-        return
     require_gpu()
     set_policy(wait=True)
     with Rows(asked.json, ("kernel", "batch"), _line) as rows:

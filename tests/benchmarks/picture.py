@@ -1,4 +1,4 @@
-"""Draws the README's picture from the figures of a `tunebench bench --json`: `python -m tests.benchmarks.picture`.
+"""Draws the front page's picture from the figures of a `tunebench bench --json`.
 
 Every bar is a median of per-round ratios with its interval. The axis is logarithmic and bars begin at 1, so that twice
 as fast and half as fast are equally long. A real Chromium turns plotly's page into the file.
@@ -6,15 +6,13 @@ as fast and half as fast are equally long. A real Chromium turns plotly's page i
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import plotly.graph_objects as go
-import typer
 from tests.studies.chromium import running_chromium
 
 from tunebench.studies.display.report.style import COLOURS, OTHER_COLOUR
@@ -112,17 +110,3 @@ def draw(plot: go.Figure, file: Path) -> None:
         page = chromium.open(page_file)
         page.resize(int(plot.layout.width), int(plot.layout.height))
         page.screenshot(file)
-
-
-def main(
-    bench: Annotated[Path, typer.Option(help="What `tunebench bench --json` printed.")] = Path(
-        "docs/results/h200/bench.json"
-    ),
-    output: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("docs/images/speedups.png"),
-) -> None:
-    """Draw the speed-ups of a bench."""
-    draw(speed_ups(json.loads(bench.read_text(encoding="utf-8"))), output)
-
-
-if __name__ == "__main__":
-    typer.run(main)

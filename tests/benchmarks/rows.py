@@ -40,7 +40,7 @@ class Rows:
         self._head = {
             "device": _device(),
             "torch": torch.__version__,
-            "sources": _sources(),
+            "sources": digest_of_sources(),
             "eager": eager(),
             **settings,
         }
@@ -123,7 +123,7 @@ def _device() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
-def _sources() -> str:
+def digest_of_sources() -> str:
     """A digest of what the rows are made with."""
     state = hashlib.sha256()
     for folder in ("tuner", "kernels", "tests/benchmarks"):

@@ -1,6 +1,7 @@
 """`tunebench bench`: what it measures, what it says of it, and that one failing kernel costs no other its row."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from command_line import CommandLine
 from sample_kernel import WriteKernel
 
 from tunebench.studies.checking.bench import (
+    COMPILED_DEFAULT,
     TUNED,
     BenchCase,
     Ceilings,
@@ -156,6 +158,13 @@ def test_the_command(write_kernel: WriteKernel, run: CommandLine) -> None:
     assert last.split()[:3] == ["weigh", "n=264", "float32"] and last.split()[-1] in ("default", "reference")
     assert "give one of them" in run("bench", folder, "--json", "--csv").error
     assert "has no value 65" in run("bench", folder, "--config", "block_size=65").error
+
+
+@pytest.mark.slow
+def test_both_modes_of_torch_compile_are_contenders(write_kernel: WriteKernel) -> None:
+    result = measure_case(replace(small(folder_of(write_kernel)), compiled=True), None)
+    for name in (COMPILED_DEFAULT, Baseline.COMPILED):
+        assert result.speedups[name].low > 0 and result.errors[name].multiple_of_reference <= 2
 
 
 def test_csv_has_plain_figures(write_kernel: WriteKernel) -> None:

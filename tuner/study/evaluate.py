@@ -412,6 +412,7 @@ class LocalEvaluator:
         if not self._compiled:
             return {}, {}
         try:
+            torch.compiler.reset()  # what was compiled for the problems before
             compiled = compile_reference(self._subject.reference, self._inputs)
         except CompiledReferenceError as error:
             return {}, {Baseline.COMPILED: str(error)}

@@ -18,8 +18,14 @@ class CompiledReferenceError(TunebenchError):
     """torch.compile could not compile or run the reference; the message is its first line."""
 
 
-def compile_reference(model: nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Compile the model by `torch.compile(mode="max-autotune")`, for these inputs; takes tens of seconds.
+def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-autotune") -> Callable[..., Any]:
+    """Compile the model by `torch.compile` for these inputs; max-autotune takes tens of seconds.
+
+    A process that compiles for many shapes calls `torch.compiler.reset()` in between: beyond some programs of one
+    function PyTorch runs it as it stands.
+
+    Args:
+        mode: of `torch.compile`: `default` or `max-autotune`.
 
     Raises:
         CompiledReferenceError: it does not compile, or its first calls fail.
@@ -27,8 +33,7 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any]) -> Callable[..., 
     bars = torch.hub.tqdm  # type: ignore[attr-defined]
     if hasattr(bars, "set_lock"):  # by itself it takes a semaphore, which a worker that is killed leaves behind
         bars.set_lock(threading.RLock())
-    torch.compiler.reset()  # what was compiled for other shapes must not make this one dynamic
-    compiled: Callable[..., Any] = torch.compile(model, mode="max-autotune", dynamic=False)
+    compiled: Callable[..., Any] = torch.compile(model, mode=mode, dynamic=False)
     try:
         with torch.no_grad():
             for _ in range(3):  # the first compiles, the next ones record its CUDA graph
