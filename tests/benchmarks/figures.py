@@ -1,8 +1,9 @@
 """Every figure of the front page and docs/figures.md, by one command on one card: `python -m tests.benchmarks.figures`.
 
 Each section is a command of its own, whose JSON lies beside FILE until all are there: the same command goes on after a
-cut-off, on the same card with the same sources. KERNELBENCH is a checkout of KernelBench. Kernel Tuner 1.5 has to be
-installed for the section `tuners`. `python -m tests.benchmarks.pages` then writes the pages and the picture.
+cut-off, and the pages say where a section is of another card or commit. KERNELBENCH is a checkout of KernelBench with
+what its `eval.py` imports. Kernel Tuner 1.5 has to be installed for the section `tuners`. `python -m
+tests.benchmarks.pages` then writes the pages and the pictures.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from tests.benchmarks.rows import digest_of_sources, require_gpu
+from tests.benchmarks.rows import require_gpu
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 
 _LINEAR = "gemm_scale_bn gemm_sigmoid_residual"
 SECTIONS = {
     "strict": "tunebench bench --seconds 3 --json",
-    "tf32": f"tunebench bench gemm_div_sum_scale {_LINEAR} --setting matmul=tf32 --seconds 2 --json",
+    "tf32": f"tunebench bench gemm_div_sum_scale {_LINEAR} --mode eval --setting matmul=tf32 --seconds 2 --json",
     "exact": f"tunebench bench {_LINEAR} --accuracy eager --no-compile --seconds 2 --json",
-    "bfloat16": "tunebench bench --dtype bfloat16 --mode eval --seconds 2 --json",
     "rows": "tests.benchmarks.batches --json FILE",
     "kernelbench": "tests.benchmarks.kernelbench KERNELBENCH --json FILE",
     "tuners": "tests.benchmarks.tuners --json FILE",
@@ -37,15 +37,15 @@ SECTIONS = {
 """The command of each section, as it is said in the pages too."""
 
 
-def _run(name: str, command: str, kernelbench: Path, file: Path) -> None:
-    """Run a section's command; what it prints as JSON, or writes, is in the file then."""
+def _run(name: str, command: str, kernelbench: Path, part: Path) -> Any:
+    """Run a section's command and return what it printed as JSON, or wrote."""
+    file = part.with_suffix(".rows")
     words = [{"FILE": str(file), "KERNELBENCH": str(kernelbench)}.get(word, word) for word in shlex.split(command)]
     printed = words[0] == "tunebench"
     done = subprocess.run([sys.executable, "-m", *words], stdout=subprocess.PIPE if printed else None, check=False)
     if done.returncode not in (0, 1):  # 1: a row was refused, and says so
         raise SystemExit(f"{name}: exit code {done.returncode}")
-    if printed:
-        file.write_bytes(done.stdout)
+    return json.loads(done.stdout if printed else file.read_text(encoding="utf-8"))
 
 
 def digests() -> dict[str, str]:
@@ -64,11 +64,11 @@ def main(
     require_gpu()
     parts, began = file.with_suffix(".parts"), time.monotonic()
     parts.mkdir(parents=True, exist_ok=True)
-    head = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "sources": digest_of_sources()}
-    state = parts / "head.json"
-    if state.exists() and json.loads(state.read_text(encoding="utf-8")) != head:
-        raise SystemExit(f"{parts} is of another card, torch or source: move it away to begin anew")
-    state.write_text(json.dumps(head), encoding="utf-8")
+    made = {
+        "card": f"GPU-{torch.cuda.get_device_properties(0).uuid}",
+        "commit": commit or subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
     for name, command in SECTIONS.items():
         part = parts / f"{name}.json"
         if part.exists() or name not in (only or SECTIONS):
@@ -76,19 +76,19 @@ def main(
         if time.monotonic() - began > seconds:
             raise SystemExit(f"{name} and what follows are left: run the same command again")
         print(f"== {name}: {command}", flush=True)
-        _run(name, command, kernelbench, part)
+        found = _run(name, command, kernelbench, part)
+        part.write_text(json.dumps({**made, "found": found}, indent=1) + "\n", encoding="utf-8")
         print(f"== {name}: {time.monotonic() - began:.0f} s since the start", flush=True)
     if missing := [name for name in SECTIONS if not (parts / f"{name}.json").exists()]:
         raise SystemExit(f"left: {', '.join(missing)}")
-    found: dict[str, Any] = {
+    figures = {
         "command": "python -m tests.benchmarks.figures docs/results/figures.json KERNELBENCH",
-        "commit": commit or subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),
-        "date": datetime.now(UTC).date().isoformat(),
-        **head,
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
         "kernels": digests(),
-        **{name: json.loads((parts / f"{name}.json").read_text(encoding="utf-8")) for name in SECTIONS},
+        "sections": {name: json.loads((parts / f"{name}.json").read_text(encoding="utf-8")) for name in SECTIONS},
     }
-    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {file}")
 
 

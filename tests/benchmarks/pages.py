@@ -58,6 +58,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def _found(figures: Figures, section: str) -> Any:
+    return figures["sections"][section]["found"]
+
+
 def _said(section: str) -> str:
     command = SECTIONS[section]
     return f"`{command}`:\n\n" if command.startswith("tunebench") else f"`python -m {command}`:\n\n"
@@ -95,21 +99,23 @@ def _over_compiled(row: Row) -> list[str]:
 
 def five(figures: Figures) -> str:
     """Return the front page's table: each kernel in eval mode and frozen, beside whatever its user would run."""
-    tf32 = {_name(row): row for row in figures["tf32"]["results"]}
-    right = {row["kernel"]: row["correct"] for row in figures["kernelbench"]["rows"] if row["form"] == "ModelNew"}
+    tf32 = {_name(row): row for row in _found(figures, "tf32")["results"]}
+    right = {
+        row["kernel"]: row["correct"] for row in _found(figures, "kernelbench")["rows"] if row["form"] == "ModelNew"
+    }
     rows = []
-    for row in _order(figures["strict"]["results"]):
+    for row in _order(_found(figures, "strict")["results"]):
         if _mode(row) == "train":
             continue
-        name, permitted = row["kernel"], tf32.get(_name(row), row)
+        name, is_frozen = row["kernel"], _mode(row) == "frozen"
+        permitted = tf32.get(_name(row), row)
         served = " (the reference serves)" if permitted["tier"] == "reference" else ""
-        is_frozen = _mode(row) == "frozen"
         rows.append(
             [
                 f"`{name}`, frozen" if is_frozen else f"`{name}`: {_COMPUTES[name]}",
                 _number(row["timings"]["tuned"]["median_ms"]),
                 _over(row, Baseline.REFERENCE),
-                _over(permitted, Baseline.REFERENCE) + served,
+                "" if is_frozen else _over(permitted, Baseline.REFERENCE) + served,
                 " and ".join(_over_compiled(row)),
                 _errors(row),
                 "" if is_frozen else f"{right[name]} of 5",
@@ -123,12 +129,16 @@ def five(figures: Figures) -> str:
 
 def source(figures: Figures) -> str:
     """Return what was measured, and which kernels have changed since."""
-    environment = figures["strict"]["environment"]
-    made = f"One {figures['device']} (driver {environment['driver']}, torch {figures['torch']}), commit "
-    made += f"{figures['commit'][:7]}, {figures['date']}: `{figures['command']}`."
+    sections = figures["sections"]
+    (driver,) = {sections["strict"]["found"]["environment"]["driver"]}
+    made = f"{figures['device']}, driver {driver}, torch {figures['torch']}: `{figures['command']}`."
+    runs: dict[tuple[str, str, str], list[str]] = {}
+    for name, one in sections.items():
+        runs.setdefault((one["card"], one["commit"][:7], one["date"]), []).append(name)
+    for number, ((_, commit, date), names) in enumerate(runs.items(), 1):
+        made += f" Card {number}, commit {commit}, {date}: {', '.join(names)}."
     changed = [name for name, digest in digests().items() if figures["kernels"].get(name) != digest]
-    since = f" The source has changed since of {', '.join(changed)}." if changed else ""
-    return f"{made}{since}\n"
+    return f"{made}{f' The source has changed since of {chr(44).join(changed)}.' if changed else ''}\n"
 
 
 def kernels(figures: Figures) -> str:
@@ -144,24 +154,19 @@ def kernels(figures: Figures) -> str:
             "" if row["share_of_roofline"] is None else f"{row['share_of_roofline']:.0%}",
             _errors(row),
         ]
-        for row in _order(figures["strict"]["results"])
+        for row in _order(_found(figures, "strict")["results"])
     ]
-    means = [row["speedups"]["reference"]["value"] for row in figures["strict"]["results"] if _mode(row) == "eval"]
+    means = [
+        row["speedups"]["reference"]["value"] for row in _found(figures, "strict")["results"] if _mode(row) == "eval"
+    ]
     mean = _number(math.prod(means) ** (1 / len(means)))
     said = f"\nGeometric mean over eager of the {len(means)} in eval mode: {mean}.\n"
     return _said("strict") + _table([*head, "roofline", "error: largest, RMS (of eager's)"], rows) + said
 
 
-def _settings(section: str, figures: Figures) -> str:
-    head = [
-        "kernel",
-        "eager, ms",
-        "tuned, ms",
-        "what serves",
-        "over eager",
-        "over torch.compile, default",
-        "max-autotune",
-    ]
+def tf32(figures: Figures) -> str:
+    """Return the table where the program permits TF32."""
+    head = ["kernel", "eager, ms", "tuned, ms", "what serves", "over eager", "over torch.compile, default"]
     rows = [
         [
             _name(row),
@@ -170,19 +175,9 @@ def _settings(section: str, figures: Figures) -> str:
             _over(row, Baseline.REFERENCE),
             *_over_compiled(row),
         ]
-        for row in _order(figures[section]["results"])
+        for row in _order(_found(figures, "tf32")["results"])
     ]
-    return _said(section) + _table(head, rows)
-
-
-def tf32(figures: Figures) -> str:
-    """Return the table where the program permits TF32."""
-    return _settings("tf32", figures)
-
-
-def bfloat16(figures: Figures) -> str:
-    """Return the table in bfloat16."""
-    return _settings("bfloat16", figures)
+    return _said("tf32") + _table([*head, "max-autotune"], rows)
 
 
 def exact(figures: Figures) -> str:
@@ -196,14 +191,14 @@ def exact(figures: Figures) -> str:
             _over(row, Baseline.REFERENCE),
             _errors(row),
         ]
-        for row in _order(figures["exact"]["results"])
+        for row in _order(_found(figures, "exact")["results"])
     ]
     return _said("exact") + _table(head, rows)
 
 
 def rows(figures: Figures) -> str:
     """Return the table by the number of rows, medians over eager."""
-    found = figures["rows"]["rows"]
+    found = _found(figures, "rows")["rows"]
     names = list(dict.fromkeys(row["kernel"] for row in found))
     by = {(row["kernel"], row["batch"]): row for row in found}
     lines = [
@@ -231,7 +226,7 @@ def kernelbench(figures: Figures) -> str:
             _number(row["new_ms"]) if row["new_ms"] else "",
             _number(row["reference_ms"] / row["new_ms"]) if row["reference_ms"] and row["new_ms"] else "",
         ]
-        for row in figures["kernelbench"]["rows"]
+        for row in _found(figures, "kernelbench")["rows"]
     ]
     return _said("kernelbench") + _table(
         ["kernel", "file", "right", "its reference, ms", "the file, ms", "ratio"], lines
@@ -249,7 +244,7 @@ def tuners(figures: Figures) -> str:
             _number(row["all_seconds"]),
             f"{row['over_best']:.3f}",
         ]
-        for row in figures["tuners"]["rows"]
+        for row in _found(figures, "tuners")["rows"]
     ]
     head = ["source, configurations", "tuner", "timed", "within 1 % of the best after, s", "ends after, s"]
     return _said("tuners") + _table([*head, "its choice over the best"], lines)
@@ -266,7 +261,7 @@ def host(figures: Figures) -> str:
                 *(_number(row["no_gradients"][name]) for name in ("eager", "tuned")),
                 *("{:+.1f} [{:+.1f}, {:+.1f}]".format(*row["no_gradients"][name]) for name in ("more", "again")),
             ]
-            for row in figures[section]["rows"]
+            for row in _found(figures, section)["rows"]
         ]
         head = ["kernel", "mode", "eager, µs", "tuned, µs", "more than eager, µs", "a second eager model, µs"]
         told += _said(section) + _table(head, lines) + "\n"
@@ -274,7 +269,7 @@ def host(figures: Figures) -> str:
 
 
 BLOCKS: dict[str, Callable[[Figures], str]] = {
-    one.__name__: one for one in (five, source, kernels, tf32, bfloat16, exact, rows, kernelbench, tuners, host)
+    one.__name__: one for one in (five, source, kernels, tf32, exact, rows, kernelbench, tuners, host)
 }
 
 
@@ -292,8 +287,11 @@ def main() -> None:
     for page in PAGES:
         page.write_text(rendered(page.read_text(encoding="utf-8"), figures), encoding="utf-8")
     images = ROOT / "docs" / "images"
-    draw(speed_ups(figures["strict"]), images / "speedups.png")
-    draw(picture(figures["rows"]["rows"], f"{figures['device']}, torch {figures['torch']}"), images / "batches.png")
+    draw(speed_ups(_found(figures, "strict")), images / "speedups.png")
+    draw(
+        picture(_found(figures, "rows")["rows"], f"{figures['device']}, torch {figures['torch']}"),
+        images / "batches.png",
+    )
 
 
 if __name__ == "__main__":

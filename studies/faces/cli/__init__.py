@@ -18,6 +18,7 @@ from tunebench.studies.faces.cli.command import Commands, ask
 from tunebench.studies.faces.cli.compare import compare
 from tunebench.studies.faces.cli.dashboard import dashboard
 from tunebench.studies.faces.cli.db import database_app
+from tunebench.studies.faces.cli.demo import demo
 from tunebench.studies.faces.cli.diff import diff
 from tunebench.studies.faces.cli.doctor import doctor
 from tunebench.studies.faces.cli.export import export
@@ -41,7 +42,7 @@ from tunebench.studies.faces.cli.tune import tune
 from tunebench.studies.faces.cli.warm import warm
 
 _GROUPS: Mapping[str, Sequence[Callable[..., None]]] = {
-    "Tune": (new, tune, sweep, space, replay),
+    "Tune": (demo, new, tune, sweep, space, replay),
     "Check": (check, compare, bench, regress, doctor),
     "Use": (kernels, warm, bundle, misses),
     "Ask": (best, studies, trials, show, query, diff, report, dashboard),
