@@ -19,7 +19,7 @@ from tunebench.tuner.result import Baseline
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "results" / "figures.json"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "figures.md", ROOT / "docs" / "comparison.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "figures.md")
 BLOCK = re.compile(r"(<!-- figures: (?P<name>\w+) -->\n).*?(<!-- end of figures -->)", re.S)
 
 Figures = Mapping[str, Any]

@@ -15,13 +15,14 @@ from typing import Any
 import plotly.graph_objects as go
 from tests.studies.chromium import running_chromium
 
+from tunebench.studies.checking.bench import COMPILED_DEFAULT
 from tunebench.studies.display.report.style import COLOURS, OTHER_COLOUR
 from tunebench.tuner.result import Baseline
 
 _WIDTH, _ROW_PIXELS, _AROUND_PIXELS = 960, 52, 110
 _CONTENDERS = {
     Baseline.REFERENCE: ("PyTorch eager", COLOURS["best"]),
-    Baseline.COMPILED: ("torch.compile", OTHER_COLOUR),
+    Baseline.COMPILED: ("torch.compile, the faster of two modes", OTHER_COLOUR),
 }
 _BAR_SHIFT_PIXELS = 12
 """From the middle of a row to the middle of each of its two bars."""
@@ -34,7 +35,7 @@ def speed_ups(bench: Mapping[str, Any]) -> go.Figure:
     plot = go.Figure()
     # Bars of a group are drawn from the bottom up, and the legend lists them in the same order.
     for baseline, (label, colour) in reversed(_CONTENDERS.items()):
-        ratios = [result["speedups"][baseline] for result in results]
+        ratios = [_over(result, baseline) for result in results]
         values = [ratio["value"] for ratio in ratios]
         plot.add_bar(
             x=[value - 1 for value in values],
@@ -85,6 +86,13 @@ def speed_ups(bench: Mapping[str, Any]) -> go.Figure:
     )
     plot.add_vline(x=1, line={"color": "#59636e", "width": 1.5})
     return plot
+
+
+def _over(result: Mapping[str, Any], baseline: Baseline) -> Mapping[str, float]:
+    """Return the ratio over a baseline; of torch.compile over whichever of its modes is faster."""
+    found = result["speedups"]
+    names = [baseline, COMPILED_DEFAULT] if baseline is Baseline.COMPILED else [baseline]
+    return min((found[name] for name in names), key=lambda ratio: ratio["value"])
 
 
 def _name(result: Mapping[str, Any]) -> str:
