@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
@@ -50,7 +51,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, page in AT_TOP.items():
         files.append(File.generated(config, page, content=(ROOT / name).read_text(encoding="utf-8")))
     files.append(File.generated(config, API, content=objects()))
+    for script in sorted((ROOT / "docs" / "gallery").glob("*.py")):
+        files.append(File.generated(config, f"gallery/{script.stem}.md", content=page_of(script)))
     return files
+
+
+def page_of(script: Path) -> str:
+    """Return a script as a page: its docstring, the first line of which is the title, then the code."""
+    text = script.read_text(encoding="utf-8")
+    title, _, rest = (ast.get_docstring(ast.parse(text)) or "").partition("\n")
+    code = text.split('"""', 2)[2].strip()
+    return f"# {title.rstrip('.')}\n{rest}\n\n`python docs/gallery/{script.name}`\n\n```python\n{code}\n```\n"
 
 
 def objects() -> str:
@@ -75,6 +86,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
         target = normpath(str(folder / link[1]))
         if target in AT_TOP:
             there = AT_TOP[target]
+        elif target.startswith("docs/gallery/") and target.endswith(".py"):
+            there = target.removeprefix("docs/").replace(".py", ".md")
         elif target.startswith("docs/") and (ROOT / target).is_file():
             there = target.removeprefix("docs/")
         else:
