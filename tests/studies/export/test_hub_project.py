@@ -6,7 +6,6 @@ import ast
 import re
 import shutil
 import sys
-import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -14,37 +13,13 @@ import pytest
 from command_line import CommandLine
 from exported_files import exported_project
 from five_models import KERNELS
+from hub_project import built
 from processes import ended
 from sample_kernel import WriteKernel
 from sample_results import H200
 from test_export_command import FAST, record
-from torch.utils import cpp_extension
 
 import tunebench
-
-REGISTRATION = """
-#pragma once
-#include <Python.h>
-#define TORCH_LIBRARY_EXPAND(NAME, MODULE) TORCH_LIBRARY(NAME, MODULE)
-#define STRING_OF(NAME) #NAME
-#define REGISTER_AS(INIT, NAME) \\
-    PyMODINIT_FUNC INIT(void) { \\
-        static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, NAME, nullptr, 0, nullptr}; \\
-        return PyModule_Create(&module); \\
-    }
-#define REGISTER_TWICE(INIT, NAME) REGISTER_AS(INIT, NAME)
-#define JOINED(A, B) A##B
-#define REGISTER_EXTENSION(NAME) REGISTER_EXPANDED(NAME)
-#define REGISTER_EXPANDED(NAME) REGISTER_TWICE(JOINED(PyInit_, NAME), STRING_OF(NAME))
-"""
-"""The macros that kernel-builder generates."""
-
-OPS = """
-import torch
-from . import {id}
-ops = torch.ops.{id}
-"""
-"""The module that kernel-builder generates."""
 
 STAND_INS = """
 #include "torch_binding.h"
@@ -58,31 +33,6 @@ extern "C" int resident_pointwise(int* blocks, int threads, size_t shared) {
 }
 """
 """What stands for the launchers where there is no nvcc and no GPU: sums of what they get."""
-
-
-def built(project: Path, name: str, launchers: Path) -> Path:
-    """Build a project's package as kernel-builder does, under an operator's name of its own; return its folder."""
-    package, extension = project / "build" / name, f"_{name}_1a2b3c"
-    shutil.copytree(project / "torch-ext" / name, package)
-    (project / "torch-ext" / "registration.h").write_text(REGISTRATION, encoding="utf-8")
-    (package / "_ops.py").write_text(OPS.format(id=extension), encoding="utf-8")
-    folders = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], project / "torch-ext"]
-    done = ended(
-        *(
-            "g++",
-            "-shared",
-            "-fPIC",
-            "-std=c++20",
-            f"-DTORCH_EXTENSION_NAME={extension}",
-            "-DPy_LIMITED_API=0x03090000",
-        ),
-        *(f"-I{folder}" for folder in folders),
-        *(project / "torch-ext" / "torch_binding.cpp", launchers),
-        *(f"-L{folder}" for folder in cpp_extension.library_paths()),
-        *("-ltorch", "-ltorch_cpu", "-lc10", "-o", package / f"{extension}.abi3.so"),
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return package
 
 
 @pytest.fixture
