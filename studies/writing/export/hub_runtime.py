@@ -38,7 +38,7 @@ class Library:
     @functools.cache  # noqa: B019 - there is one library
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """Return how many blocks of that many threads one multiprocessor holds at once."""
-        return max(1, ops.resident_blocks(entry_point, threads, shared))
+        return max(1, int(ops.resident_blocks(entry_point, threads, shared)))
 
 
 def built_library() -> Library | None:
