@@ -2,13 +2,15 @@
 #   make tune      tune every shipped kernel at a small size, print the table, load the tuned models
 #   make test      the tests, without those that take seconds each
 #   make test-all  all tests, as continuous integration runs them
+#   make docs      the documentation as a site, in build/site
+#   make package   the wheel and the source distribution, in dist
 #   make test-versions  the tests that versions decide, on the oldest and the newest Python and torch
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STUDIES := $(sort $(wildcard studies/files/small/*.toml))
 
-.PHONY: help tune test test-all test-versions lint clean
+.PHONY: help tune test test-all test-versions lint docs package clean
 .DEFAULT_GOAL := help
 
 help:
@@ -57,6 +59,14 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+package: $(VENV)/installed
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	$(BIN)/twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

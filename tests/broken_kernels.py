@@ -492,13 +492,15 @@ BROKEN: Mapping[str, Broken] = {
 
 def table() -> str:
     """The table of docs/gate.md."""
-    lines = ["| class | broken kernel | refused at |", "| --- | --- | --- |"]
+    lines = ["| class | broken kernels, and the stage that refuses each |", "| --- | --- |"]
     everything = {**BROKEN, **BROKEN_MODULES}
     for kind in dict.fromkeys(broken.kind for broken in everything.values()):
-        for name, broken in everything.items():
-            if broken.kind == kind:
-                where = f"`{broken.stage}`" + (" (needs a GPU)" if broken.gpu else "")
-                lines.append(f"| {kind} | {name} | {where} |")
+        cases = [
+            f"{name}: `{broken.stage}`" + (" (on a GPU)" if broken.gpu else "")
+            for name, broken in everything.items()
+            if broken.kind == kind
+        ]
+        lines.append(f"| {kind} | {'; '.join(cases)} |")
     return "\n".join(lines)
 
 

@@ -36,7 +36,7 @@ from tunebench.studies.tuning.tune import resolve, tune
 pytestmark = pytest.mark.usefixtures("short_studies")
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 TRIALS_OF_A_STATUS = 20
 """Of each study in the database that the blocks run on: reports and exports of all take most of a minute."""

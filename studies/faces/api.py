@@ -218,11 +218,13 @@ def export(
     db: str | Path | None = None,
     **options: Unpack[ExportOptions],
 ) -> str:
-    """A tuned model as the text of one file in KernelBench's form, which needs torch and nvcc alone.
+    """Export a tuned model as the text of one file in KernelBench's form, which needs torch and nvcc alone.
+
+    With `form="hf-kernels"` it is a project of Hugging Face's kernel-builder; the text is that of its module.
 
     Args:
         kernel: a shipped kernel's name, or the path of a kernel's folder.
-        output: a file to write it to, replacing what is there.
+        output: the file, or a project's folder, to write it to, replacing what is there.
         db: see `connect`.
 
     Raises:
@@ -230,16 +232,15 @@ def export(
         DatabaseError: the database cannot be read.
     """
     from tunebench.studies.writing.export_command import export as export_model
-    from tunebench.tuner.files import require_writable, whole_file
+    from tunebench.studies.writing.export_command import require_place
 
-    if output is not None:
-        require_writable(Path(output))
     request = make(ExportRequest, {**given(ExportRequest, options), "kernel": str(kernel), "db": db}, "export")
-    text = export_model(request).text
     if output is not None:
-        with whole_file(Path(output)) as stream:
-            stream.write(text.encode())
-    return text
+        require_place(request.form, Path(output), replace=True)
+    made = export_model(request)
+    if output is not None:
+        made.write(Path(output), replace=True)
+    return made.text
 
 
 @taking(StudyRequest)

@@ -58,6 +58,7 @@ class CompareOptions(TypedDict, total=False):
 class ExportOptions(TypedDict, total=False):
     """The keywords of `export`."""
 
+    form: str | None
     sizes: Mapping[str, int | float] | None
     dtype: str | None
     mode: str | None

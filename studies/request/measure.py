@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -52,6 +53,13 @@ class CompareRequest:
     settings: Settings = None
 
 
+class ExportForm(enum.StrEnum):
+    """The form in which a tuned model is exported."""
+
+    FILE = "file"
+    HF_KERNELS = "hf-kernels"
+
+
 @pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
 class ExportRequest:
     """A kernel to export, and the options of `export`.
@@ -62,6 +70,8 @@ class ExportRequest:
     """
 
     kernel: str
+    form: Annotated[ExportForm, Text("--format", "NAME")] = ExportForm.FILE
+    """file, or hf-kernels for a project of Hugging Face's kernel-builder. Default: file."""
     sizes: Annotated[Mapping[str, int | float], Text("--size", "NAME=NUMBER", read_sizes)] = field(default_factory=dict)
     """A constant of the reference; repeatable. Default: KernelBench's."""
     dtype: Annotated[str | None, Text(metavar="DTYPE")] = None

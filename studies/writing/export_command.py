@@ -1,10 +1,11 @@
-"""Finds the result that an exported file is made from, and writes the file."""
+"""Finds the result that an exported file or project is made from, and writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.queries.one_trial import trial_details
@@ -13,11 +14,13 @@ from tunebench.db.queries.trials import best
 from tunebench.kernels.runtime.registry import kernel_names, load_model, place_of
 from tunebench.kernels.runtime.shipped import files_of, is_stale, read_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.request.measure import ExportRequest
+from tunebench.studies.request.measure import ExportForm, ExportRequest
+from tunebench.studies.writing.export.hub import project_files
 from tunebench.studies.writing.export.write import Evidence, file_text, layout_of
 from tunebench.studies.writing.ship import result_of
 from tunebench.tuner.device import DeviceKind, find_device, is_gpu
 from tunebench.tuner.errors import DatabaseMissingError, UserError, member_of
+from tunebench.tuner.files import require_writable, whole_file
 from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import CALL_OPTION, Problem, told_apart
@@ -26,15 +29,48 @@ from tunebench.tuner.watched import watched
 
 
 @dataclass(frozen=True)
-class ExportedFile:
-    """The text of a file, and what it was made from."""
+class ExportedModel:
+    """A model as text.
+
+    Attributes:
+        text: the file, or the module `tuned.py` of a project.
+        files: those of a project, by their paths in its folder; empty of one file.
+        evidence: what it was made from.
+    """
 
     text: str
+    files: Mapping[str, str]
     evidence: Evidence
 
+    def write(self, output: Path, *, replace: bool) -> None:
+        """Write the file, or the project's files into a folder.
 
-def export(request: ExportRequest) -> ExportedFile:
-    """The file for the best result that there is, or for a trial.
+        Raises:
+            UserError: see `require_place`.
+        """
+        for name, text in (self.files or {"": self.text}).items():
+            file = output / name if name else output
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(file, replace=replace) as stream:
+                stream.write(text.encode())
+
+
+def require_place(form: ExportForm, output: Path, *, replace: bool) -> None:
+    """Refuse a place that cannot be written to, before anything is made that goes there.
+
+    Raises:
+        UserError: the file or folder is there and not to be replaced, or cannot be written.
+    """
+    if form is ExportForm.FILE:
+        require_writable(output, replace=replace)
+    elif output.exists() and not output.is_dir():
+        raise UserError(f"{output} is a file: a project is written into a folder")
+    elif output.is_dir() and any(output.iterdir()) and not replace:
+        raise UserError(f"{output} exists: name another folder, or add --force to write into it")
+
+
+def export(request: ExportRequest) -> ExportedModel:
+    """The file or project for the best result that there is, or for a trial.
 
     The Python of a kernel that does not ship runs in a process that may crash or hang.
 
@@ -48,7 +84,7 @@ def export(request: ExportRequest) -> ExportedFile:
     return watched(place_of(request.kernel), "exporting it", _export, request)
 
 
-def _export(request: ExportRequest) -> ExportedFile:
+def _export(request: ExportRequest) -> ExportedModel:
     model = load_model(request.kernel)
     kernel = model.kernel
     modes = kernel.modes
@@ -63,7 +99,10 @@ def _export(request: ExportRequest) -> ExportedFile:
     if layout.problem is None:
         raise UserError(f"{kernel.name}: no kernel serves the reference's inputs at these sizes")
     evidence = _evidence(request, model, layout.problem, mode)
-    return ExportedFile(file_text(model, evidence, layout), evidence)
+    if request.form is ExportForm.FILE:
+        return ExportedModel(file_text(model, evidence, layout), {}, evidence)
+    files = project_files(model, evidence, layout, request.sizes)
+    return ExportedModel(files[f"torch-ext/{kernel.name}/tuned.py"], files, evidence)
 
 
 def _evidence(request: ExportRequest, model: type[TunedModule], problem: Problem, mode: Mode) -> Evidence:

@@ -12,7 +12,9 @@ from torch import nn
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.shipped import ShippedResult
-from tunebench.studies.writing.export.write import Evidence, file_text, layout_of
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.writing.export.hub import project_files
+from tunebench.studies.writing.export.write import Evidence, Layout, file_text, layout_of
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import Mode
@@ -37,6 +39,22 @@ def exported(
     sizes: Mapping[str, int | float] | None = None,
 ) -> str:
     """The text of a file: these tunables, the others as in the default, and options that depend on the device."""
+    return file_text(*_found(name, values, device, options, sizes))
+
+
+def exported_project(name: str) -> dict[str, str]:
+    """The files of a project of Hugging Face's kernel-builder, in the form that wins on an H200."""
+    options = {"precision": "tf32"} if name == "conv_min_add_mul" else {}
+    return project_files(*_found(name, BEST[name], HOPPER, options, None), SIZES[name])
+
+
+def _found(
+    name: str,
+    values: Mapping[str, Value],
+    device: Device,
+    options: Mapping[str, str] | None,
+    sizes: Mapping[str, int | float] | None,
+) -> tuple[type[TunedModule], Evidence, Layout]:
     model = load_model(name)
     kernel = model.kernel
     mode = Mode.TRAIN if Mode.TRAIN in kernel.modes else Mode.EVAL
@@ -55,7 +73,7 @@ def exported(
         error_multiple=0.5,
         conditions={},
     )
-    return file_text(model, Evidence(result, device.name, "sm_90", "trial 1", kernel.digest), layout)
+    return model, Evidence(result, device.name, "sm_90", "trial 1", kernel.digest), layout
 
 
 def loaded(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,15 +16,15 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, BruteForceSampler, CmaEsSampler
 from optuna.trial import TrialState
 
-from tunebench.tuner.errors import UserError
+from tunebench.tuner.extras import require_extra
 from tunebench.tuner.search.sampler import Observation, PoolSampler, added_trial
 from tunebench.tuner.space import ValidSpace
 
 _ORDERED_ONLY: tuple[type[BaseSampler], ...] = (CmaEsSampler,)
 """Samplers of numbers only: they take an unordered tunable for the positions of its values, too."""
 
-_PACKAGES: Mapping[str, tuple[str, ...]] = {"CmaEsSampler": ("cmaes",)}
-"""The packages that a sampler needs in addition to tunebench's own."""
+_EXTRAS: Mapping[str, str] = {"CmaEsSampler": "cmaes", "GPSampler": "scipy", "QMCSampler": "scipy"}
+"""The package that a sampler needs in addition to tunebench's own, which is also the extra that brings it."""
 
 
 class FilteredSampler(PoolSampler):
@@ -113,9 +112,8 @@ def optuna_sampler(name: str) -> Callable[[int], BaseSampler]:
     Raises:
         UserError: it needs a package that is not installed; the message says how to get it.
     """
-    missing = [package for package in _PACKAGES.get(name, ()) if importlib.util.find_spec(package) is None]
-    if missing:
-        raise UserError(f"Optuna's {name} needs what is not installed: pip install {' '.join(missing)}")
+    if name in _EXTRAS:
+        require_extra(_EXTRAS[name], f"Optuna's {name}", _EXTRAS[name])
     return functools.partial(_make_sampler, getattr(optuna.samplers, name))
 
 

@@ -28,7 +28,7 @@ from tunebench.tuner.space import INACTIVE
 
 @dataclass(frozen=True)
 class PoolSettings:
-    """The strategy's constants; `docs/search.md` says what was tried.
+    """The strategy's constants; `docs/search.md` describes the strategy.
 
     Attributes:
         initial: observations before the model takes over, chosen to cover every tunable's values evenly.

@@ -17,32 +17,37 @@ def export(
     kernel: Annotated[str, typer.Argument(help="A kernel's name or folder.", autocompletion=complete_kernel)],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where to; - is the output. Default: KERNEL.py, here."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="PLACE",
+            help="A file, or a project's folder; - is the output. Default: KERNEL.py, or KERNEL-hf-kernels, here.",
+        ),
     ] = None,
     given: Given = NOTHING,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
     db: DatabaseOption = None,
 ) -> None:
-    """Write a tuned model as one file in KernelBench's form, which needs torch and nvcc alone.
+    """Write a tuned model as one file in KernelBench's form, or as a project of Hugging Face's kernel-builder.
 
-    It has the CUDA source of the best configuration that is recorded or shipped for these sizes, and the reference's
-    operations for all other calls.
+    The file needs torch and nvcc alone. It has the CUDA source of the best configuration that is recorded or shipped
+    for these sizes, and the reference's operations for all other calls.
     """
     import sys
 
     from tunebench.studies.display.terminal import print_line
     from tunebench.studies.request import options
-    from tunebench.studies.request.measure import ExportRequest
+    from tunebench.studies.request.measure import ExportForm, ExportRequest
     from tunebench.studies.writing.export_command import export as make
-    from tunebench.tuner.files import require_writable, whole_file
+    from tunebench.studies.writing.export_command import require_place
 
-    file = output or Path(f"{Path(kernel).name}.py")
-    if str(output) != "-":
-        require_writable(file, replace=force)
-    made = make(options.make(ExportRequest, {**given, "kernel": kernel, "db": db}, "export"))
+    request = options.make(ExportRequest, {**given, "kernel": kernel, "db": db}, "export")
     if str(output) == "-":
-        sys.stdout.write(made.text)
+        sys.stdout.write(make(request).text)
         return
-    with whole_file(file, replace=force) as stream:
-        stream.write(made.text.encode())
-    print_line(f"written to {file}: {made.evidence}")
+    ending = ".py" if request.form is ExportForm.FILE else f"-{request.form}"
+    place = output or Path(f"{Path(kernel).name}{ending}")
+    require_place(request.form, place, replace=force)
+    made = make(request)
+    made.write(place, replace=force)
+    print_line(f"written to {place}: {made.evidence}")

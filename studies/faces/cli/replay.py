@@ -66,12 +66,14 @@ def replay(
     """
     from tunebench.studies.display.terminal import printable
     from tunebench.studies.tuning.recordings import load_spaces
+    from tunebench.tuner.extras import require_extra
     from tunebench.tuner.files import require_writable
     from tunebench.tuner.search.replay import describe
     from tunebench.tuner.search.replay import replay as search
     from tunebench.tuner.search.strategies import find_sampler
 
     if plot is not None:
+        require_extra("report", "a plot", "plotly")
         require_writable(plot)
     strategies = sampler or ["gp"]
     for name in strategies:

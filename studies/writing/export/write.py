@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pprint import pformat
+from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -20,7 +21,7 @@ from tunebench.kernels.runtime.reference_call import ReferenceCall, trace_refere
 from tunebench.kernels.runtime.shipped import ShippedResult
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.writing.export import runtime
-from tunebench.studies.writing.export.linker import CannotExportError, Linker, members_of
+from tunebench.studies.writing.export.linker import CannotExportError, Linked, Linker, members_of
 from tunebench.tuner.build import LoadedModule
 from tunebench.tuner.compile.inline import InlineCompiler
 from tunebench.tuner.configuration import Configuration
@@ -42,6 +43,10 @@ _GUARD = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[ \t]*\n", re.MULTILINE)
 _SERVED = (
     "The kernel serves calls like those that were measured: the shapes below, dense, on a GPU of that architecture. "
     "All others run the reference's operations, as does a backward."
+)
+_FILE = (
+    "in KernelBench's form: ModelNew takes the place of the reference's Model.\n"
+    "# It needs torch and nvcc (and ninja, as all of torch's extensions do)."
 )
 _TWO_FORMS = (
     "Two forms. BY_KERNEL = True ({measured}) sums in another order than the reference. It agrees with eager as far as "
@@ -184,8 +189,43 @@ def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Lay
     )
 
 
-def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> str:
-    """Return the file's text.
+@dataclass(frozen=True)
+class Parts:
+    """A kernel under one configuration, taken apart.
+
+    Attributes:
+        stated: the constants of the host code.
+        linked: the host code: definitions of `ModelNew` and of all that it needs.
+        taken: the names that the reference's file binds.
+        cuda: the translation unit.
+        flags: for nvcc.
+    """
+
+    stated: Mapping[str, Any]
+    linked: Linked
+    taken: frozenset[str]
+    cuda: str
+    flags: tuple[str, ...]
+    name: str
+
+    @property
+    def constants(self) -> str:
+        """Return the constants as statements."""
+        return "\n".join(_statement(name, value) for name, value in self.stated.items())
+
+
+def parts_of(
+    model: type[TunedModule],
+    evidence: Evidence,
+    layout: Layout,
+    library: ModuleType = runtime,
+    given: str = "CUDA_SOURCE",
+) -> Parts:
+    """Return the parts that a file or a project is made of.
+
+    Args:
+        library: the module whose `Library` and `built_library` the host code has.
+        given: a name that these read and that whoever puts the parts together defines.
 
     Raises:
         CannotExportError: the configuration needs more than torch and nvcc, or its text cannot be put into one file.
@@ -201,9 +241,7 @@ def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> s
             "CUDA C++: load the model by tunebench.load, or export a trial of a source in CUDA C++"
         )
     stated: dict[str, Any] = {
-        "NAME": f"tunebench_{kernel.name}_{variant.digest[:12]}",
         "ARCHITECTURE": _capability(evidence.architecture),
-        "CUDA_FLAGS": list(InlineCompiler().flags(variant)),
         "CONFIGURATION": dict(configuration),
         "INACTIVE": {
             tunable.name: kernel.space.value_in(configuration, tunable.name)
@@ -232,39 +270,63 @@ def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> s
         methods += [path.partition(".")[0] for _, path in model.places]  # one may be a property
     known = {"plan": Plan(kernel, configuration, problem, cast(Device, None), cast(LoadedModule, None))}
     linker = Linker(
-        substitutes=dict.fromkeys(_defined_here(), runtime.__name__),
-        stated={*stated, "CUDA_SOURCE", "LIBRARY"},
+        substitutes=dict.fromkeys(_defined_in(runtime), runtime.__name__)
+        | dict.fromkeys(_defined_in(library), library.__name__),
+        stated={*stated, "NAME", "CUDA_FLAGS", given, "LIBRARY"},
         taken=harness,
         known=known,
         members=members_of(model, TunedModule, methods, known),
     )
-    linked = linker.link((runtime.__name__, "built_library"), model.__module__, model.__name__)
-    constants = "\n".join(_statement(name, value) for name, value in stated.items())
-    parts = [
-        _head(kernel, evidence),
-        _imports(linked.imports),
-        constants,
-        f'CUDA_SOURCE = r"""\n{_cuda(variant, kernel)}"""',
-        *linked.definitions[:-1],
+    return Parts(
+        stated=stated,
+        linked=linker.link((library.__name__, "built_library"), model.__module__, model.__name__),
+        taken=frozenset(harness),
+        cuda=_cuda(variant, kernel),
+        flags=InlineCompiler().flags(variant),
+        name=f"tunebench_{kernel.name}_{variant.digest[:12]}",
+    )
+
+
+def file_text(model: type[TunedModule], evidence: Evidence, layout: Layout) -> str:
+    """Return the file's text.
+
+    Raises:
+        CannotExportError: see `parts_of`.
+    """
+    parts = parts_of(model, evidence, layout)
+    constants = {"NAME": parts.name, "CUDA_FLAGS": list(parts.flags), **parts.stated}
+    if '"""' in parts.cuda or parts.cuda.endswith("\\"):
+        raise CannotExportError(f"{model.kernel.name}.cu has three quotation marks in a row")
+    texts = [
+        head(model.kernel, evidence, _FILE),
+        imports(parts.linked.imports),
+        "\n".join(_statement(name, value) for name, value in constants.items()),
+        f'CUDA_SOURCE = r"""\n{parts.cuda}"""',
+        *parts.linked.definitions[:-1],
         "# Built when this file is imported. Without a GPU, nvcc or a torch for CUDA, the reference's operations run.\n"
         "LIBRARY = built_library()",
-        linked.definitions[-1],
+        parts.linked.definitions[-1],
     ]
-    text = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
-    if clash := sorted(_top_level_names(text) & harness):
+    text = joined(texts)
+    if clash := sorted(_top_level_names(text) & parts.taken):
         raise CannotExportError(f"{', '.join(clash)}: the file would give the reference's own names another meaning")
     return text
 
 
-def _imports(lines: list[str]) -> str:
+def joined(texts: Iterable[str]) -> str:
+    """Return the parts of a file as its text, two empty lines between them."""
+    return "\n\n\n".join(text.strip("\n") for text in texts) + "\n"
+
+
+def imports(lines: list[str]) -> str:
     """Import statements, those of torch apart."""
     theirs = [line for line in lines if line.split()[1].split(".")[0] == "torch"]
     return "\n".join(line for line in lines if line not in theirs) + "\n\n" + "\n".join(theirs)
 
 
-def _defined_here() -> set[str]:
-    """Return the names that the file's own runtime defines."""
-    return {name for name, value in vars(runtime).items() if getattr(value, "__module__", "") == runtime.__name__}
+def _defined_in(module: ModuleType) -> set[str]:
+    """Return the names that a module of the run time defines."""
+    return {name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
 
 
 def _top_level_names(text: str) -> set[str]:
@@ -291,10 +353,7 @@ def _capability(architecture: str) -> tuple[int, int]:
 def _cuda(variant: Variant, kernel: Kernel) -> str:
     """Return the translation unit: constants, the source with its headers in it, and the launchers."""
     launchers = "".join(_LAUNCHER.format(name=name) for name in kernel.source.entry_points)
-    text = f"{variant.prologue}\n{_with_headers(variant.cuda)}\n{_LAUNCHERS}{launchers}"
-    if '"""' in text or text.endswith("\\"):
-        raise CannotExportError(f"{variant.source.name}.cu has three quotation marks in a row")
-    return text
+    return f"{variant.prologue}\n{_with_headers(variant.cuda)}\n{_LAUNCHERS}{launchers}"
 
 
 def _with_headers(source: KernelSource) -> str:
@@ -316,8 +375,12 @@ def _with_headers(source: KernelSource) -> str:
     return put(source.text)
 
 
-def _head(kernel: Kernel, evidence: Evidence) -> str:
-    """Return a comment with where the file comes from, and what it does."""
+def head(kernel: Kernel, evidence: Evidence, form: str) -> str:
+    """Return a comment with where the file comes from, and what it does.
+
+    Args:
+        form: what the file is and needs, of a kernel's name.
+    """
     result, conditions = evidence.result, evidence.result.conditions
     versions = [f"{name} {conditions[name]}" for name in ("driver", "cuda", "torch") if name in conditions]
     multiple = result.error_multiple
@@ -332,8 +395,7 @@ def _head(kernel: Kernel, evidence: Evidence) -> str:
         "exported": f"{datetime.now(UTC):%Y-%m-%d} by tunebench {__version__}",
     }
     text = [
-        f"{kernel.name}, tuned by tunebench, in KernelBench's form: ModelNew takes the place of the reference's Model.",
-        "It needs torch and nvcc (and ninja, as all of torch's extensions do).",
+        f"{kernel.name}, tuned by tunebench, {form}",
         "",
         *_table(rows),
         "",

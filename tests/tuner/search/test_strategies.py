@@ -11,7 +11,7 @@ import pytest
 from optuna.trial import TrialState
 
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.errors import UnknownNameError, UserError
+from tunebench.tuner.errors import UnknownNameError
 from tunebench.tuner.search import filtered
 from tunebench.tuner.search.filtered import optuna_sampler_names
 from tunebench.tuner.search.strategies import find_sampler, make_sampler
@@ -128,12 +128,6 @@ def test_an_unknown_name_gets_the_nearest_ones() -> None:
     for name in ("optuna:GridSampler", "optuna:BaseSampler", "optuna:", "optuna:nsgaii", "TPESampler"):
         with pytest.raises(UnknownNameError):
             find_sampler(name)
-
-
-def test_a_missing_package_is_a_line_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filtered, "_PACKAGES", {"CmaEsSampler": ("a_package_that_nobody_has",)})
-    with pytest.raises(UserError, match=r"CmaEsSampler needs .* pip install a_package_that_nobody_has$"):
-        find_sampler("optuna:CmaEsSampler")
 
 
 def test_nearest_among_some_is_the_nearest_of_them() -> None:
