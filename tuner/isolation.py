@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tunebench.tuner import server_start
-from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.errors import TunebenchError, WorkerError
 from tunebench.tuner.scratch import scratch_folder, share_scratch
 from tunebench.tuner.users_code import described
 
@@ -81,6 +81,10 @@ class DiedError(DeathError):
     def __init__(self, message: str, *, from_outside: bool = False) -> None:
         super().__init__(message)
         self.from_outside = from_outside
+
+
+class LostError(DiedError, WorkerError):
+    """It was lost with the machine that it was on."""
 
 
 MOST_LINES = 20
