@@ -12,7 +12,7 @@ from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.telling import Teller, exemptions_of
 from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.boundary.sandbox import RemoteContender, RemoteSource, Sandbox
-from tunebench.tuner.gate.boundary.spec import CandidateSpec, Files, ReferenceSpec
+from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.examine import examine, reference_runs
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
@@ -49,7 +49,7 @@ def verdict_on_file(
     )
     teller, accuracy = Teller(report), request.accuracy or Accuracy.TOLERANCE
     log = StageLog(teller)
-    with Sandbox(ReferenceSpec(files)) as reference, Sandbox(CandidateSpec(files)) as candidate:
+    with Sandbox(files.original) as reference, Sandbox(files.contender) as candidate:
         with reference_runs(original[0]):
             answers = Answers.consult(RemoteSource(reference, reference.open()), mode, accuracy)
         contender = RemoteContender(candidate, exemptions_of(request.declared))
