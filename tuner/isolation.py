@@ -211,6 +211,8 @@ class IsolatedProcess:
         self._process: ForkServerProcess | None = None
         self._connection: Connection | None = None
         self._trace: Connection | None = None
+        self._starting = threading.Lock()
+        self._ends = False
 
     @property
     def alive(self) -> bool:
@@ -223,12 +225,16 @@ class IsolatedProcess:
         Raises:
             DiedError: no process could be started.
             DiskFullError: there is no room for its temporary files.
+            WorkerError: it has been killed by `kill`.
         """
         self.close()
-        self._trace = Connection(os.memfd_create("trace"))
-        start_forkserver()  # its address is part of `_Home`
-        daemon = not self._has_children
-        self._process, self._connection = start_process(_serve, _Home.here(), self._trace, daemon=daemon)
+        with self._starting:
+            if self._ends:
+                raise WorkerError("it has been ended")
+            self._trace = Connection(os.memfd_create("trace"))
+            start_forkserver()  # its address is part of `_Home`
+            daemon = not self._has_children
+            self._process, self._connection = start_process(_serve, _Home.here(), self._trace, daemon=daemon)
 
     def ask(
         self,
@@ -298,9 +304,11 @@ class IsolatedProcess:
         return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 
     def kill(self) -> None:
-        """Kill it while another thread waits for its answer, which is then that it died."""
-        if (process := self._process) is not None:
-            process.kill()
+        """Kill it for good while another thread starts it, or waits for its answer, which is then that it died."""
+        with self._starting:
+            self._ends = True
+            if (process := self._process) is not None:
+                process.kill()
 
     def close(self) -> None:
         """Kill it, whatever it does."""

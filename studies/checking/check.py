@@ -28,9 +28,6 @@ from tunebench.tuner.settings import require_settings, settings_here
 
 _FILE_MODES = (Mode.EVAL, Mode.TRAIN)
 
-_KILL_SECONDS = 0.2
-"""How often what is under way is killed again once nobody waits for it: it may have been about to begin."""
-
 TextFile = tuple[Path, str]
 """A file's path and its text."""
 
@@ -94,10 +91,8 @@ def check_all(requests: Sequence[CheckRequest], jobs: int = 1, show: Show = show
                 yield _unasked(asked[ended], outcome) if isinstance(outcome, UserError) else outcome
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            while any(one.running() for one in asked):
-                for one in running:
-                    one.process.kill()
-                time.sleep(_KILL_SECONDS)
+            for one in running:
+                one.process.kill()
 
 
 def _checks(request: CheckRequest) -> list[_Check]:

@@ -22,7 +22,7 @@ from tunebench.tuner.errors import WorkerError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import TrialResult
 from tunebench.tuner.study.evaluate import NOBODY, Leaders
-from tunebench.tuner.study.worker import KILL_SECONDS, WorkerEvaluator
+from tunebench.tuner.study.worker import WorkerEvaluator
 
 Answer = TypeVar("Answer")
 
@@ -114,11 +114,9 @@ class Executor(abc.ABC):
         """Let go of the devices, whatever runs there."""
         self._ends = True
         evaluators = self._evaluators.copy()
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        while self._running and time.monotonic() < deadline:
-            for evaluator in evaluators:
-                evaluator.kill()
-            wait(self._running.copy(), KILL_SECONDS)
+        for evaluator in evaluators:
+            evaluator.kill()
+        wait(self._running.copy(), _CLOSE_SECONDS)
         for evaluator in evaluators:
             evaluator.close()
 

@@ -175,6 +175,7 @@ class RayProcess(IsolatedProcess):
         return answer
 
     def kill(self) -> None:
+        self._ends = True
         if (actor := self._actor) is not None:
             ray.kill(actor)
 
@@ -190,6 +191,8 @@ class RayProcess(IsolatedProcess):
             WorkerError: there is no place for one.
         """
         try:
+            if self._ends:
+                raise WorkerError("it has been ended")
             if self._actor is None:
                 self._place()
             answer = ray.get(getattr(self._actor, method).remote(*arguments, **named))
@@ -208,6 +211,8 @@ class RayProcess(IsolatedProcess):
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._node, soft=True),
         )
         self._actor = actor.remote(settings(), self._preload)
+        if self._ends:
+            self.kill()
         try:
             found = ray.get(self._actor.find.remote(self._device.kind, self._share.cores), timeout=PLACEMENT_SECONDS)
             if found.model == self._device.model:
@@ -215,7 +220,7 @@ class RayProcess(IsolatedProcess):
             why = f"a place for it on another model alone, {found.name}"
         except GetTimeoutError:
             why = f"no place for it within {PLACEMENT_SECONDS:.0f} s"
-        self.kill()
+        ray.kill(self._actor)
         self._actor = None
         raise WorkerError(f"Ray found {why}")
 

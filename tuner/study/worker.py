@@ -60,9 +60,6 @@ REFERENCE_CALLS = 200.0
 _LONGEST_WAIT_SECONDS = 7 * 86400.0
 """For a device that others work on."""
 
-KILL_SECONDS = 0.2
-"""How often what does not end is killed again: it may have been between two processes."""
-
 MOST_DEATHS_IN_A_ROW = 3
 """Number of different variants in a row that kill their worker, at which the fault is taken not to be theirs."""
 
@@ -85,7 +82,7 @@ class Workers:
             raise WorkerError("the study has ended")
 
     def end(self) -> None:
-        """End whatever threads wait for, with a `WorkerError`; to be called again until they have ended."""
+        """End whatever threads wait for, with a `WorkerError`."""
         self._ended = True
         for worker in self._there.copy():
             worker.kill()
@@ -125,7 +122,6 @@ class WorkerEvaluator:
         self._deaths = 0
         self._restart_seconds = 0.0  # of the variant at hand
         self._seconds = EVALUATE_SECONDS
-        self._ends = False
         self.prepared: Mapping[Activity, float] = {}
         if among is not None:
             among.add(self)
@@ -226,18 +222,13 @@ class WorkerEvaluator:
 
     def kill(self) -> None:
         """End whatever another thread waits for here, with a `WorkerError`; nothing can be asked any more."""
-        self._ends = True
         self.process.kill()
 
     def close(self) -> None:
         """Kill the worker, whatever it does."""
         self.kill()
-        while not self._starting.acquire(timeout=KILL_SECONDS):
-            self.kill()  # it comes up in another thread
-        try:
+        with self._starting:  # it may come up in another thread
             self.process.close()
-        finally:
-            self._starting.release()
 
     def _charge(self, configuration: Configuration, build: Build, status: TrialStatus, message: str) -> TrialResult:
         self._deaths += 1
@@ -272,8 +263,6 @@ class WorkerEvaluator:
         return problem, device
 
     def _start(self) -> _Prepared:
-        if self._ends:
-            raise WorkerError("the study has ended")
         self.process.start()
         return self._alone(PREPARE_SECONDS, _prepare, self._factory, self._describe, first=load_seconds())
 
