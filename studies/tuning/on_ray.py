@@ -50,7 +50,7 @@ def ray_executor(
         UserError: an evaluator cannot be made, or the cluster does not have such devices any more.
         WorkerError: no actor comes up.
     """
-    from tunebench.tuner.study.ray_executor import RayExecutor, RayProcess, Share, cores_of_a_share
+    from tunebench.tuner.study.ray_executor import RayExecutor, RayProcess, cores_of_a_share, make_on_share
     from tunebench.tuner.study.worker import WorkerEvaluator
 
     devices = devices_of(request)
@@ -58,9 +58,8 @@ def ray_executor(
     cores = cores_of_a_share(request.workers or 1) if devices[0][0].kind is DeviceKind.CPU else 0
     evaluators: list[WorkerEvaluator] = []
     for number, where in enumerate(devices):
-        share = Share(number, cores)
-        process = RayProcess(share, where, preload)
-        on_share = functools.partial(share.make, factory)
+        on_share = functools.partial(make_on_share, factory, number, cores)
         known = (evaluators[0].problem, where[0]) if evaluators else None
+        process = RayProcess(where, cores, preload)
         evaluators.append(WorkerEvaluator(on_share, environment, known=known, process=process))
     return RayExecutor(kernel, evaluators, compiler, cores * len(devices))

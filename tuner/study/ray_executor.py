@@ -11,8 +11,8 @@ import functools
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray
@@ -73,34 +73,20 @@ def _require_answer(address: str) -> None:
         raise UserError(f"no Ray cluster at '{address}': {error}; 'ray start --head' says its address") from error
 
 
-@dataclass(frozen=True)
-class Share:
-    """One actor's share of its machine: a GPU, or a share of the CPU's cores.
-
-    Attributes:
-        number: of the actor, from 0 on.
-        cores: of a share of a CPU; 0 for a GPU.
-    """
-
-    number: int
-    cores: int = 0
-
-    def make(self, factory: Callable[..., LocalEvaluator]) -> LocalEvaluator:
-        """Make an evaluator that keeps to the cores of this machine that are this share; called in its process."""
-        return factory(cores=self._mine())
-
-    def _mine(self) -> Collection[int]:
-        """None where it may use all."""
-        if not self.cores:
-            return ()
-        cores = sorted(os.sched_getaffinity(0))
-        first = self.number % max(1, len(cores) // self.cores) * self.cores
-        return cores[first : first + self.cores]
-
-
 def cores_of_a_share(workers: int) -> int:
     """How many cores of a cluster each of so many workers has."""
     return max(1, int(_resources().get("CPU", 1)) // workers)
+
+
+def make_on_share(factory: Callable[..., LocalEvaluator], number: int, cores: int) -> LocalEvaluator:
+    """Make an evaluator that keeps to one share of this machine's cores, by its number; called in its process.
+
+    Args:
+        cores: of a share; 0 where it may use all.
+    """
+    here = sorted(os.sched_getaffinity(0))
+    first = number % max(1, len(here) // max(1, cores)) * cores
+    return factory(cores=here[first : first + cores])
 
 
 def cluster_devices(name: str | None, cores: int) -> list[tuple[Device, str]]:
@@ -151,13 +137,14 @@ class RayProcess(IsolatedProcess):
 
     Args:
         where: the device and the node that are meant; another node may take its place with a device of that model.
+        cores: that it takes of a CPU.
         preload: modules that the process needs.
     """
 
-    def __init__(self, share: Share, where: tuple[Device, str], preload: Sequence[str]) -> None:
+    def __init__(self, where: tuple[Device, str], cores: int, preload: Sequence[str]) -> None:
         super().__init__()
-        self._share, self._preload = share, preload
         self._device, self._node = where
+        self._cores, self._preload = cores, preload
         self._actor: Any = None
 
     @property
@@ -207,14 +194,14 @@ class RayProcess(IsolatedProcess):
         on_gpu = self._device.kind is DeviceKind.CUDA
         actor = ray.remote(_Actor).options(
             num_gpus=int(on_gpu),
-            num_cpus=0 if on_gpu else self._share.cores,
+            num_cpus=self._cores,
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._node, soft=True),
         )
         self._actor = actor.remote(settings(), self._preload)
         if self._ends:
             self.kill()
         try:
-            found = ray.get(self._actor.find.remote(self._device.kind, self._share.cores), timeout=PLACEMENT_SECONDS)
+            found = ray.get(self._actor.find.remote(self._device.kind, self._cores), timeout=PLACEMENT_SECONDS)
             if found.model == self._device.model:
                 return
             why = f"a place for it on another model alone, {found.name}"

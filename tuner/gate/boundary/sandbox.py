@@ -15,7 +15,7 @@ import torch
 
 from tunebench.tuner.gate.boundary.batched_calls import BatchedCalls
 from tunebench.tuner.gate.boundary.host import Host, ProcessChanges, serve
-from tunebench.tuner.gate.boundary.inspection import CallInspection
+from tunebench.tuner.gate.boundary.inspection import inspect_call
 from tunebench.tuner.gate.boundary.lending import Lending
 from tunebench.tuner.gate.boundary.plain import MalformedError, declared_types, put_together, taken_apart
 from tunebench.tuner.gate.boundary.spec import SandboxSpec
@@ -240,5 +240,5 @@ class RemoteContender(Contender):
             yield contender
 
     def inspection(self, model: Model, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - another process
-        """A call in a new process, see `CallInspection`."""
-        return CallInspection(self.sandbox.spec, dict(source.sizes), mode)
+        """A call in a new process, see `inspect_call`."""
+        return functools.partial(inspect_call, self.sandbox.spec, dict(source.sizes), mode)
