@@ -72,7 +72,7 @@ class TableEvaluator:
         self._stages = tuple(Stage(name, True, 0.0) for name in ("values", *steps))
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
-        """See `Evaluator.evaluate`."""
+        """See `LocalEvaluator.evaluate`."""
         del leaders
         time_ms = self._time_ms(configuration)
         if time_ms is None or math.isnan(time_ms):
@@ -82,11 +82,11 @@ class TableEvaluator:
         return TrialResult(configuration, TrialStatus.CORRECT, build, verdict, measured)
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
-        """See `Evaluator.sanitize`."""
+        """See `LocalEvaluator.sanitize`."""
         return [Stage("sanitizer", True, 0.0) for _ in finalists]
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
-        """See `Evaluator.compare`."""
+        """See `LocalEvaluator.compare`."""
         del finalists
         best_ms = self._time_ms(leader)
         default_ms = self._time_ms(default[0]) if default else None

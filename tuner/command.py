@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -41,6 +42,10 @@ class Ended:
         return (self.printed + self.errors).decode(errors="replace")
 
 
+class _EndingError(Exception):
+    """This process ends, and begins nothing more."""
+
+
 class GitError(UserError):
     """git refused; the message is the last line that it printed."""
 
@@ -66,35 +71,43 @@ def run_command(
         OSError: it cannot be started.
     """
     # Files, not pipes: what the program leaves behind may hold those open.
-    with _memory() as reads, _memory() as prints, _memory() as complains:
-        reads.write(given)
-        reads.seek(0)
-        with _changing:
-            if _ends:
-                return Ended(-signal.SIGKILL, b"", b"")
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env={**os.environ, **(environment or {})},
-                stdin=reads,
-                stdout=prints,
-                stderr=prints if together else complains,
-                process_group=0,
-            )
-            _running.add(process)
+    with memory_file(given) as reads, memory_file() as prints, memory_file() as complains:
+        errors = prints if together else complains
         code: int | None
         try:
-            code = process.wait(seconds)
+            with running(command, folder, environment, stdin=reads, stdout=prints, stderr=errors) as process:
+                code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
-        finally:
-            with _changing:
-                _running.discard(process)
-                _kill(process)
-            process.wait()
+        except _EndingError:
+            code = -signal.SIGKILL
         prints.seek(0)
         complains.seek(0)
         return Ended(code, prints.read(), complains.read())
+
+
+@contextmanager
+def running(
+    command: Sequence[str], folder: Path | None, environment: Mapping[str, str] | None, **streams: FileIO | int
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program while the block runs; what of it still runs at the end is killed. See `run_command`.
+
+    Args:
+        streams: as of `subprocess.Popen`.
+    """
+    variables = {**os.environ, **(environment or {})}
+    with _changing:
+        if _ends:
+            raise _EndingError
+        process = subprocess.Popen(command, cwd=folder, env=variables, process_group=0, **streams)  # type: ignore[call-overload]
+        _running.add(process)
+    try:
+        yield process
+    finally:
+        with _changing:
+            _running.discard(process)
+            _kill(process)
+        process.wait()
 
 
 def git(folder: Path, *arguments: str, seconds: float | None = None) -> str:
@@ -113,8 +126,12 @@ def git(folder: Path, *arguments: str, seconds: float | None = None) -> str:
     return ended.printed.decode(errors="surrogateescape").removesuffix("\n")
 
 
-def _memory() -> FileIO:
-    return FileIO(os.memfd_create("command"), "w+")
+def memory_file(content: bytes = b"") -> FileIO:
+    """Return a file without a name that has this content, at its beginning."""
+    file = FileIO(os.memfd_create("command"), "w+")
+    file.write(content)
+    file.seek(0)
+    return file
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -7,6 +7,7 @@ no import. A process is asked one thing at a time, and waited for with a deadlin
 from __future__ import annotations
 
 import ctypes
+import enum
 import faulthandler
 import multiprocessing
 import os
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tunebench.tuner import server_start
-from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.errors import TunebenchError, WorkerError
 from tunebench.tuner.scratch import scratch_folder, share_scratch
 from tunebench.tuner.users_code import described
 
@@ -83,6 +84,10 @@ class DiedError(DeathError):
         self.from_outside = from_outside
 
 
+class LostError(DiedError, WorkerError):
+    """It was lost with the machine that it was on."""
+
+
 MOST_LINES = 20
 """Limit of the lines that are shown of what one process prints."""
 
@@ -94,31 +99,14 @@ class RaisedError(IsolationError):
     """A function's exception that is none of tunebench's own errors, which come as they are."""
 
 
-@dataclass(frozen=True)
-class _Message:
-    content: object
+class _Kind(enum.Enum):
+    """The kinds of what a process sends; each comes with its content."""
 
-
-@dataclass(frozen=True)
-class Result:
-    """The value that a function returned."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class _Raised:
-    error: TunebenchError
-
-
-@dataclass(frozen=True)
-class _LastWords:
-    reason: str
-
-
-@dataclass(frozen=True)
-class _Progress:
-    pass
+    ANSWER = enum.auto()
+    ERROR = enum.auto()
+    MESSAGE = enum.auto()
+    PROGRESS = enum.auto()
+    LAST_WORDS = enum.auto()
 
 
 def start_forkserver(preload: Sequence[str] = ()) -> None:
@@ -216,18 +204,15 @@ class IsolatedProcess:
 
     Args:
         has_children: it starts processes of its own.
-
-    Attributes:
-        deadline: of the last question, on the clock of `time.monotonic`.
     """
 
     def __init__(self, *, has_children: bool = False) -> None:
-        self.deadline = 0.0
-        self._seconds = self._seconds_in_all = 0.0
         self._has_children = has_children
         self._process: ForkServerProcess | None = None
         self._connection: Connection | None = None
         self._trace: Connection | None = None
+        self._starting = threading.Lock()
+        self._ends = False
 
     @property
     def alive(self) -> bool:
@@ -240,12 +225,16 @@ class IsolatedProcess:
         Raises:
             DiedError: no process could be started.
             DiskFullError: there is no room for its temporary files.
+            WorkerError: it has been killed by `kill`.
         """
         self.close()
-        self._trace = Connection(os.memfd_create("trace"))
-        start_forkserver()  # its address is part of `_Home`
-        daemon = not self._has_children
-        self._process, self._connection = start_process(_serve, _Home.here(), self._trace, daemon=daemon)
+        with self._starting:
+            if self._ends:
+                raise WorkerError("it has been ended")
+            self._trace = Connection(os.memfd_create("trace"))
+            start_forkserver()  # its address is part of `_Home`
+            daemon = not self._has_children
+            self._process, self._connection = start_process(_serve, _Home.here(), self._trace, daemon=daemon)
 
     def ask(
         self,
@@ -266,51 +255,25 @@ class IsolatedProcess:
             HungError: there was no answer within the seconds, or no progress.
             DiedError: the process died, now or earlier.
         """
-        self.begin(seconds, function, *arguments, first=first)
-        while (result := self.step(listen)) is None:
-            pass
-        answer: Answer = result.value
-        return answer
-
-    def begin(
-        self, seconds: float, function: Callable[..., Any], *arguments: object, first: float | None = None
-    ) -> None:
-        """Ask, for `step` to take the answer; see `ask`."""
         process, connection = self._running()
-        self._seconds_in_all = seconds
-        self._seconds = seconds if first is None else first
-        self.deadline = time.monotonic() + self._seconds
+        limit = seconds if first is None else first
+        deadline = time.monotonic() + limit
         with self._closed_on_failure():
             _send(process, connection, (function, arguments))
-
-    def step(self, listen: Listen) -> Result | None:
-        """Wait for what the process sends next: the result, or None where that was a message for `listen`.
-
-        Raises:
-            TunebenchError: see `ask`.
-        """
-        process, connection = self._running()
-        with self._closed_on_failure():
-            message = _receive(process, connection, self.deadline, self._seconds)
-            if isinstance(message, _Message):
-                listen(message.content)
-                return None
-            if isinstance(message, _Progress):
-                self.deadline += self._seconds_in_all - self._seconds
-                self._seconds = self._seconds_in_all
-                return None
-            if isinstance(message, _LastWords):
-                raise DiedError(message.reason)
-        if isinstance(message, _Raised):
-            raise message.error
-        assert isinstance(message, Result)
-        return message
-
-    @property
-    def waited_for(self) -> tuple[Connection, int]:
-        """The connection and the sentinel, for `multiprocessing.connection.wait` on several processes at once."""
-        process, connection = self._running()
-        return connection, process.sentinel
+            while True:
+                kind, content = _receive(process, connection, deadline, limit)
+                if kind is _Kind.MESSAGE:
+                    listen(content)
+                elif kind is _Kind.PROGRESS:
+                    deadline, limit = deadline + seconds - limit, seconds
+                elif kind is _Kind.LAST_WORDS:
+                    raise DiedError(content)
+                else:
+                    break
+        if kind is _Kind.ERROR:
+            raise content
+        answer: Answer = content
+        return answer
 
     def _running(self) -> tuple[ForkServerProcess, Connection]:
         assert self._process is not None and self._connection is not None, "it was never started, or has died"
@@ -341,9 +304,11 @@ class IsolatedProcess:
         return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 
     def kill(self) -> None:
-        """Kill it while another thread waits for its answer, which is then that it died."""
-        if (process := self._process) is not None:
-            process.kill()
+        """Kill it for good while another thread starts it, or waits for its answer, which is then that it died."""
+        with self._starting:
+            self._ends = True
+            if (process := self._process) is not None:
+                process.kill()
 
     def close(self) -> None:
         """Kill it, whatever it does."""
@@ -478,19 +443,19 @@ _parent: Connection | None = None
 def report(content: object) -> None:
     """Send a message to the process that asked, before the answer."""
     assert _parent is not None
-    _parent.send(_Message(content))
+    _parent.send((_Kind.MESSAGE, content))
 
 
 def progress() -> None:
     """Tell the process that asked, where there is one, that what is run here answers; see `IsolatedProcess.ask`."""
     if _parent is not None:
-        _parent.send(_Progress())
+        _parent.send((_Kind.PROGRESS, None))
 
 
 def leave(reason: str) -> NoReturn:
     """End the process, which is then known to have died for this reason."""
     assert _parent is not None
-    _parent.send(_LastWords(reason))
+    _parent.send((_Kind.LAST_WORDS, reason))
     os._exit(1)
 
 
@@ -532,7 +497,7 @@ def _answer(connection: Connection) -> None:
     question = connection.recv_bytes()
     try:
         function, arguments = pickle.loads(question)
-        packed = pickle.dumps(Result(function(*arguments)))
+        packed = pickle.dumps((_Kind.ANSWER, function(*arguments)))
     except Exception as error:  # noqa: BLE001 - a process boundary: whatever it is, it is for whoever asked
         packed = _packed(error)
     connection.send_bytes(packed)
@@ -541,9 +506,10 @@ def _answer(connection: Connection) -> None:
 def _packed(error: Exception) -> bytes:
     """tunebench's own errors as they are; of others the name, text and place: the parent may not have their classes."""
     if isinstance(error, TunebenchError):
-        return pickle.dumps(_Raised(error))
+        return pickle.dumps((_Kind.ERROR, error))
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return pickle.dumps(_Raised(RaisedError(f"{described(error)} ({Path(place.filename).name}:{place.lineno})")))
+    raised = RaisedError(f"{described(error)} ({Path(place.filename).name}:{place.lineno})")
+    return pickle.dumps((_Kind.ERROR, raised))
 
 
 def _end_with_parent() -> None:

@@ -6,16 +6,16 @@ Nothing here imports torch: what runs a model, or judges one, does so in process
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
 from pathlib import Path
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.checking import PRELOADED
 from tunebench.studies.checking.report import CheckReport, Subject
-from tunebench.studies.checking.request import CheckRequest, Submission
+from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.submissions import is_submission
 from tunebench.tuner.device import any_gpu, find_device
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
@@ -23,11 +23,13 @@ from tunebench.tuner.files import path_named, read_text
 from tunebench.tuner.gate.refusal import Claim, Question, Refusal
 from tunebench.tuner.isolation import IsolatedProcess, IsolationError, start_forkserver
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Stage, Verdict
 from tunebench.tuner.settings import require_settings, settings_here
 
 _FILE_MODES = (Mode.EVAL, Mode.TRAIN)
+
+TextFile = tuple[Path, str]
+"""A file's path and its text."""
 
 Show = Callable[[CheckRequest, Mode, Question | Stage], None]
 """Called with each question before it is asked, and with each stage as it ends."""
@@ -43,13 +45,15 @@ class _Check:
 
     Attributes:
         is_file: the target was a file with a model and no kernel when it was read: the file may say otherwise since.
-        submission: what was read; None of a kernel.
+        mode: of both models.
+        files: path and text of the file with `Model`, and of that with `ModelNew` where it is another one, read once:
+            later edits have no effect. None of a kernel.
     """
 
     request: CheckRequest
     is_file: bool
-    submission: Submission | None
     mode: Mode
+    files: tuple[TextFile, ...] = ()
 
 
 def check(request: CheckRequest, show: Show = show_nothing) -> list[CheckReport]:
@@ -59,7 +63,8 @@ def check(request: CheckRequest, show: Show = show_nothing) -> list[CheckReport]
         UserError: the request names what is not there, or the reference cannot be run.
     """
     reports = []
-    for _, outcome in _run(_checks(request), 1, show):
+    for one in _checks(request):
+        outcome = _Running(one, show).outcome()
         if isinstance(outcome, UserError):
             raise outcome
         reports.append(outcome)
@@ -76,10 +81,18 @@ def check_all(requests: Sequence[CheckRequest], jobs: int = 1, show: Show = show
         try:
             checks += _checks(request)
         except UserError as error:
-            yield _unasked(_Check(request, is_submission(request.target), None, Mode.TRAIN), error)
-    with closing(_run(checks, jobs, show)) as outcomes:
-        for one, outcome in outcomes:
-            yield _unasked(one, outcome) if isinstance(outcome, UserError) else outcome
+            yield _unasked(_Check(request, is_submission(request.target), Mode.TRAIN), error)
+    running = [_Running(one, show) for one in checks]
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        asked = {pool.submit(one.outcome): one.check for one in running}
+        try:
+            for ended in as_completed(asked):
+                outcome = ended.result()
+                yield _unasked(asked[ended], outcome) if isinstance(outcome, UserError) else outcome
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for one in running:
+                one.process.kill()
 
 
 def _checks(request: CheckRequest) -> list[_Check]:
@@ -89,14 +102,15 @@ def _checks(request: CheckRequest) -> list[_Check]:
         UserError: it names what is not there.
     """
     is_file = is_submission(request.target)
+    files: tuple[TextFile, ...] = ()
     if is_file:
         request = replace(request, settings=_settings(request))
         legal: Sequence[Mode] = _FILE_MODES
         usual: Sequence[Mode] = (Mode.TRAIN,)
-        submission: Submission | None = _read(request)
+        files = _read(request)
     else:
         start_forkserver(PRELOADED)
-        request, submission = _completed(request), None
+        request = _completed(request)
         legal = usual = load_model(request.target).kernel.modes
     if request.architecture is not None:
         any_gpu(request.architecture)
@@ -104,7 +118,8 @@ def _checks(request: CheckRequest) -> list[_Check]:
         if mode not in legal:
             raise UnknownNameError(f"mode of {request.target}", mode, legal)
     modes = [Mode(mode) for mode in request.modes or ()]
-    return [_Check(request, is_file, submission, mode) for mode in modes or usual]
+    start_forkserver(PRELOADED)
+    return [_Check(request, is_file, mode, files) for mode in modes or usual]
 
 
 def _completed(request: CheckRequest) -> CheckRequest:
@@ -131,28 +146,18 @@ def _completed(request: CheckRequest) -> CheckRequest:
     )
 
 
-def _read(request: CheckRequest) -> Submission:
-    """The files of a submission, read once: what is in them later is nobody's."""
+def _read(request: CheckRequest) -> tuple[TextFile, ...]:
+    """The files of a request, the reference first."""
     if request.configuration:
         raise UserError(f"{request.target} has no configuration: --config is for kernels")
     for name in filter(None, (request.target, request.reference)):
         if not ((path := path_named(name)) and path.is_file()):
             raise UserError(f"{name}: cannot read: there is no such file; name a Python file with a model")
-    target = Path(request.target)
+    target, *others = (Path(name) for name in (request.target, request.reference) if name is not None)
     own = (target, read_text(target))
     if "ModelNew" not in own[1]:
         raise KernelFolderError(f"{target}: no ModelNew; the model to check has that name")
-    path = None if request.reference is None else Path(request.reference)
-    return Submission(
-        reference=own if path is None else (path, read_text(path)),
-        candidate=None if path is None else own,
-        sizes=dict(request.sizes),
-        dtype=request.dtype,
-        device=request.device,
-        declared=request.declared,
-        accuracy=request.accuracy or Accuracy.TOLERANCE,
-        settings=request.settings or {},
-    )
+    return (*((path, read_text(path)) for path in others), own)
 
 
 def _settings(request: CheckRequest) -> Mapping[str, str]:
@@ -172,63 +177,31 @@ def _settings(request: CheckRequest) -> Mapping[str, str]:
     return request.settings
 
 
-def _run(
-    checks: Sequence[_Check], jobs: int, show: Show
-) -> Generator[tuple[_Check, CheckReport | UserError], None, None]:
-    start_forkserver(PRELOADED)
-    waiting, running = list(reversed(checks)), list[_Running]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < max(1, jobs):
-                running.append(_Running(waiting.pop(), show))
-            first = min(one.process.deadline for one in running)
-            ready = wait(
-                [what for one in running for what in one.process.waited_for], max(0.0, first - time.monotonic())
-            )
-            for one in list(running):
-                if (set(one.process.waited_for) & set(ready) or one.late) and (outcome := one.step()) is not None:
-                    running.remove(one)
-                    yield one.check, outcome
-    finally:
-        for one in running:
-            one.process.close()
-
-
 class _Running:
-    """A check whose process is at work."""
+    """A check whose process is at work, or will be."""
 
     def __init__(self, check: _Check, show: Show) -> None:
         self.check = check
         self._show = show
-        self._started = time.perf_counter()
         self._subject = Subject("", "cpu", None, ())
         self._stages: list[Stage] = []
         self._refusals: list[Refusal] = []
         self._asked = "before the first question"
         self.process = IsolatedProcess(has_children=check.is_file)
-        self.process.start()
-        what = (_judge_file, check.submission) if check.is_file else (_judge_kernel, check.request)
-        self.process.begin(check.request.seconds, *what, check.mode)
 
-    @property
-    def late(self) -> bool:
-        """Whether its time is over."""
-        return time.monotonic() >= self.process.deadline
-
-    def step(self) -> CheckReport | UserError | None:
-        """Return the report of the check or its error; None as long as it goes on."""
-        try:
-            if (result := self.process.step(self._hear)) is None:
-                return None
-            verdict = result.value
-        except IsolationError as error:
-            verdict = self._verdict_without_an_answer(error)
-        except UserError as error:
-            self.process.close()
-            return error
-        self.process.close()
-        seconds = time.perf_counter() - self._started
-        return _report(self.check, self._subject, verdict, self._refusals, seconds)
+    def outcome(self) -> CheckReport | UserError:
+        """Return the report of the check, or its error."""
+        check, started = self.check, time.perf_counter()
+        with closing(self.process) as process:
+            process.start()
+            judge = _judge_file if check.is_file else _judge_kernel
+            try:
+                verdict = process.ask(check.request.seconds, judge, check, listen=self._hear)
+            except IsolationError as error:
+                verdict = self._verdict_without_an_answer(error, time.perf_counter() - started)
+            except UserError as error:
+                return error
+        return _report(check, self._subject, verdict, self._refusals, time.perf_counter() - started)
 
     def _hear(self, message: object) -> None:
         if isinstance(message, Subject):
@@ -243,8 +216,8 @@ class _Running:
                 self._refusals.append(message)
         self._show(self.check.request, self.check.mode, message)
 
-    def _verdict_without_an_answer(self, error: IsolationError) -> Verdict:
-        seconds = time.perf_counter() - self._started - sum(stage.seconds for stage in self._stages)
+    def _verdict_without_an_answer(self, error: IsolationError, seconds: float) -> Verdict:
+        seconds -= sum(stage.seconds for stage in self._stages)
         self._hear(Refusal("process", False, seconds, f"{error}, {self._asked}"))
         stages = tuple(Stage(one.name, one.passed, one.seconds, one.detail) for one in self._stages)
         return Verdict(False, stages, 0.0, None, self._refusals[0].detail)
@@ -274,13 +247,13 @@ def _unasked(check: _Check, error: UserError) -> CheckReport:
 # What follows runs in the process.
 
 
-def _judge_file(submission: Submission, mode: Mode) -> Verdict:
+def _judge_file(check: _Check) -> Verdict:
     from tunebench.studies.checking.on_file import verdict_on_file
 
-    return verdict_on_file(submission, mode)
+    return verdict_on_file(check.request, check.mode, *check.files)
 
 
-def _judge_kernel(request: CheckRequest, mode: Mode) -> Verdict:
+def _judge_kernel(check: _Check) -> Verdict:
     from tunebench.studies.checking.on_kernel import verdict_on_kernel
 
-    return verdict_on_kernel(request, mode)
+    return verdict_on_kernel(check.request, check.mode)

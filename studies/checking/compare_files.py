@@ -29,7 +29,7 @@ from tunebench.tuner.gate.boundary.sandbox import (
     Sandbox,
     SandboxError,
 )
-from tunebench.tuner.gate.boundary.spec import CandidateSpec, Files, ReferenceSpec
+from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.examine import examine, judge_state, reference_runs
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES
@@ -202,7 +202,7 @@ class _Comparison:
         self._question = question
         self._device = device
         self._sandboxes = sandboxes
-        sandbox = sandboxes.enter_context(Sandbox(ReferenceSpec(self._files(None))))
+        sandbox = sandboxes.enter_context(Sandbox(self._files(None).original))
         with reference_runs(question.reference.path):
             self._answers = Answers.consult(RemoteSource(sandbox, sandbox.open()), question.mode)
 
@@ -243,7 +243,7 @@ class _Comparison:
                 raise _RefusedError(f"the two references differ: {file.path}: {MODEL}: {told}") from error
 
     def _opened(self, files: Files) -> RemoteContender:
-        sandbox = self._sandboxes.enter_context(Sandbox(CandidateSpec(files)))
+        sandbox = self._sandboxes.enter_context(Sandbox(files.contender))
         contender = RemoteContender(sandbox, exemptions_of(self._question.declared))
         try:
             contender.open(StageLog(), (ReportedError, SandboxError))

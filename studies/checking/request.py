@@ -1,10 +1,10 @@
-"""The request for a check, and the files that it submits."""
+"""The request for a check."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
@@ -69,28 +69,3 @@ class CheckRequest:
     """The number of checks that run at a time."""
     declared: Sequence[Declaration] = ()
     database: str | Path | None = None
-
-
-@dataclass(frozen=True)
-class Submission:
-    """Files to be judged, read once: what is in them later is nobody's.
-
-    Attributes:
-        reference: path and text of the file with `Model`, `get_inputs` and `get_init_inputs`.
-        candidate: path and text of the file with `ModelNew`; None where it is the same.
-        sizes, dtype, device, declared, accuracy, settings: as in `CheckRequest`.
-    """
-
-    reference: tuple[Path, str]
-    candidate: tuple[Path, str] | None
-    sizes: Mapping[str, int | float]
-    dtype: str | None
-    device: str | None
-    declared: Sequence[Declaration]
-    accuracy: Accuracy = Accuracy.TOLERANCE
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def path(self) -> Path:
-        """The file with `ModelNew`."""
-        return (self.candidate or self.reference)[0]

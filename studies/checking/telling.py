@@ -13,7 +13,7 @@ from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.refusal import Question, Refusal, Reproduction
 from tunebench.tuner.gate.reproduction import reproduce
-from tunebench.tuner.gate.stage_log import Listener, StageRefused
+from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.isolation import IsolationError
 from tunebench.tuner.result import Stage
 
@@ -21,7 +21,7 @@ Tell = Callable[[object], None]
 """Called with each `Question`, and with each `Stage` that ends: a `Refusal` where it did not pass."""
 
 
-class Teller(Listener):
+class Teller:
     """Tells each question, and each stage; of a refusal also the one call that shows it.
 
     Attributes:
@@ -32,15 +32,12 @@ class Teller(Listener):
         self._tell = tell
         self.judged: tuple[Answers, Contender] | None = None
 
-    def asked(self, question: Question) -> None:
-        self._tell(question)
-
-    def ended(self, stage: Stage, refusal: StageRefused | None) -> None:
-        if refusal is None:
-            self._tell(stage)
-            return
-        claim, loss = claim_of(stage.name), loss_of(stage.name)
-        self._tell(Refusal(**vars(stage), claim=claim, loss=loss, reproduction=self._reproduction(refusal)))
+    def __call__(self, what: Question | Stage, refusal: StageRefused | None) -> None:
+        """See `stage_log.Listen`."""
+        if refusal is not None and isinstance(what, Stage):
+            claim, loss = claim_of(what.name), loss_of(what.name)
+            what = Refusal(**vars(what), claim=claim, loss=loss, reproduction=self._reproduction(refusal))
+        self._tell(what)
 
     def _reproduction(self, refusal: StageRefused) -> Reproduction | None:
         if self.judged is None:

@@ -12,7 +12,6 @@ from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.isolation import settings
 from tunebench.tuner.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -51,16 +50,16 @@ def ray_executor(
         UserError: an evaluator cannot be made, or the cluster does not have such devices any more.
         WorkerError: no actor comes up.
     """
-    from tunebench.tuner.study.ray_executor import RayEvaluator, RayExecutor, Share, Work, cores_of_a_share
+    from tunebench.tuner.study.ray_executor import RayExecutor, RayProcess, cores_of_a_share, make_on_share
+    from tunebench.tuner.study.worker import WorkerEvaluator
 
     devices = devices_of(request)
     factory = functools.partial(make, alone(request, devices[0][0]))
-    work = Work(factory, environment, settings(), preload)
     cores = cores_of_a_share(request.workers or 1) if devices[0][0].kind is DeviceKind.CPU else 0
-    evaluators = [RayEvaluator(work, Share(number, cores), where) for number, where in enumerate(devices)]
-    try:
-        evaluators[0].prepare()
-    except BaseException:
-        evaluators[0].close()
-        raise
-    return RayExecutor(kernel, evaluators, compiler)
+    evaluators: list[WorkerEvaluator] = []
+    for number, where in enumerate(devices):
+        on_share = functools.partial(make_on_share, factory, number, cores)
+        known = (evaluators[0].problem, where[0]) if evaluators else None
+        process = RayProcess(where, cores, preload)
+        evaluators.append(WorkerEvaluator(on_share, environment, known=known, process=process))
+    return RayExecutor(kernel, evaluators, compiler, cores * len(devices))

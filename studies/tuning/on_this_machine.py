@@ -46,7 +46,7 @@ def local_executor(
             lock = place.device.uuid if place.device.kind is DeviceKind.CUDA else None
             if evaluators:
                 known = (evaluators[0].problem, place.device)
-                evaluators.append(WorkerEvaluator(factory, environment(place.device), lock, known, lane.workers))
+                evaluators.append(WorkerEvaluator(factory, environment, lock, known, lane.workers))
             else:
                 evaluators.append(WorkerEvaluator(factory, device_lock=lock, among=lane.workers))
     except BaseException:

@@ -64,7 +64,7 @@ class Answers:
         raise KeyboardInterrupt
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
-        """See `Evaluator.compare`."""
+        """See `LocalEvaluator.compare`."""
         raise NotImplementedError
 
     def kill(self) -> None:

@@ -43,12 +43,12 @@ class Waiting(TableEvaluator):
         self._seconds = seconds
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
-        """See `Evaluator.evaluate`."""
+        """See `LocalEvaluator.evaluate`."""
         time.sleep(self._seconds * random.lognormvariate(0, 0.5))
         return super().evaluate(configuration, build, leaders)
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
-        """See `Evaluator.sanitize`."""
+        """See `LocalEvaluator.sanitize`."""
         del finalists
         raise KeyboardInterrupt  # the search is over
 

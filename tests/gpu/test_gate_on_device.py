@@ -101,7 +101,7 @@ def test_scalar_mul_passes_everything(cuda: Device) -> None:
     assert verdict.passed, verdict.reason
     details = {stage.name: stage.detail for stage in verdict.stages}
     assert "cases" in details["streams"] and "cases" in details["graphs"]
-    assert ("2 cases" if find_sanitizer() else NOT_INSTALLED.why) in details["sanitizer"]
+    assert ("2 cases" if find_sanitizer() else NOT_INSTALLED) in details["sanitizer"]
 
 
 def test_the_small_kernel_passes_everything(cuda: Device, write_kernel: WriteKernel) -> None:
@@ -109,7 +109,7 @@ def test_the_small_kernel_passes_everything(cuda: Device, write_kernel: WriteKer
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.skipif(find_sanitizer() is None, reason=NOT_INSTALLED.why)
+@pytest.mark.skipif(find_sanitizer() is None, reason=NOT_INSTALLED)
 def test_the_sanitizer_names_the_broken_one_of_several(cuda: Device, write_kernel: WriteKernel) -> None:
     broken = BROKEN["reads past the end and forgets it"]
     factories = [write_kernel(), write_kernel(**broken.changes), write_kernel()]

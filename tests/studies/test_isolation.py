@@ -109,7 +109,7 @@ def test_a_worker_comes_up_while_nothing_is_asked_of_it(write_kernel: WriteKerne
     make = functools.partial(make_evaluator, request, Mode.EVAL)
     for is_awaited in (True, False):
         evaluator = WorkerEvaluator(make, known=(first.problem, CPU))
-        assert not evaluator._worker.alive
+        assert not evaluator.process.alive
         evaluator.come_up()
         deadline = time.monotonic() + 60
         while not evaluator.prepared and is_awaited and time.monotonic() < deadline:
@@ -120,7 +120,7 @@ def test_a_worker_comes_up_while_nothing_is_asked_of_it(write_kernel: WriteKerne
         if is_awaited:
             assert "restart" not in result.seconds
         evaluator.close()
-        assert not evaluator._worker.alive
+        assert not evaluator.process.alive
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.2])
@@ -138,7 +138,7 @@ def test_a_worker_that_is_closed_while_it_comes_up_is_gone(
         if thread.name == "come up":
             thread.join(60)
             assert not thread.is_alive()
-    assert not evaluator._worker.alive
+    assert not evaluator.process.alive
 
 
 @pytest.mark.slow

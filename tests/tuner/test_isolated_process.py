@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tunebench.tuner.errors import CompileError, UnknownNameError
+from tunebench.tuner.errors import CompileError, UnknownNameError, WorkerError
 from tunebench.tuner.isolation import (
     MOST_LINES,
     DiedError,
@@ -109,6 +110,28 @@ assert signal.SIGINT in run_isolated(60, signal.pthread_sigmask, signal.SIG_BLOC
 
 def environment(name: str) -> str | None:
     return os.environ.get(name)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.5])
+def test_a_process_is_killed_for_good_whatever_it_is_at(seconds: float) -> None:
+    process, raised = IsolatedProcess(), list[Exception]()
+
+    def work() -> None:
+        for _ in range(2):
+            try:
+                process.start()
+                process.ask(SECONDS, time.sleep, SECONDS)
+            except (DiedError, WorkerError) as error:
+                raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(seconds)
+    process.kill()
+    thread.join(SECONDS / 2)
+    assert not thread.is_alive() and not process.alive
+    assert isinstance(raised[-1], WorkerError)
+    process.close()
 
 
 def test_a_process_answers_more_than_once_and_remembers(process: IsolatedProcess) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 import re
+import time
 
-from tunebench.tuner.build import Build, CompilerName, LoadedModule
+from tunebench.tuner.build import Build, CompilerName, KernelFigures, LoadedModule
 from tunebench.tuner.variant import Variant
 
 KILLED = re.compile(
@@ -34,16 +35,31 @@ class Compiler(abc.ABC):
     def flags(self, variant: Variant) -> tuple[str, ...]:
         """Return every flag that influences the binary, part of the cache key."""
 
-    @abc.abstractmethod
     def compile(self, variant: Variant) -> Build:
         """Compile one variant, without the cache.
 
         Raises:
-            CompileError: the source was refused; carries the log.
+            CompileError: the source was refused (carries the log), or the compiler hangs or crashes.
             CompilerKilledError: the compiler was killed from outside.
-            CompilerMissingError: the compiler is not on this machine.
+            CompilerMissingError: the compiler is not on this machine, or no process can be started.
             DiskFullError: there is no room to compile.
         """
+        version, started = self.version(), time.perf_counter()
+        code, log, figures = self._compiled(variant)
+        return Build(
+            variant_digest=variant.digest,
+            compiler=self.name,
+            compiler_version=version,
+            code=code,
+            log=log,
+            figures=figures,
+            seconds=time.perf_counter() - started,
+            signatures=variant.signatures,
+        )
+
+    def _compiled(self, variant: Variant) -> tuple[bytes, str, dict[str, KernelFigures]]:
+        """Return the binary, the compiler's log, and the figures of each entry point; see `compile`."""
+        raise NotImplementedError
 
     def of(self, variant: Variant) -> Compiler:  # noqa: ARG002
         """Return the compiler that compiles a variant, where this stands for several."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import shutil
 import tempfile
-import time
 from collections.abc import Sequence
 
 import torch
@@ -61,18 +60,10 @@ class InlineCompiler(Compiler):
         suffix = "a" if int(number) >= 90 else ""
         return ("-O3", "-std=c++17", f"-gencode=arch=compute_{number}{suffix},code=sm_{number}{suffix}")
 
-    def compile(self, variant: Variant) -> Build:
-        """Compile to a shared library.
-
-        Raises:
-            CompileError: nvcc refused the source; carries ninja's output.
-            CompilerKilledError: nvcc was killed from outside.
-            CompilerMissingError: see `version`.
-        """
-        version = self.version()
+    def _compiled(self, variant: Variant) -> tuple[bytes, str, dict[str, KernelFigures]]:
+        """Compile to a shared library; the log of a refusal is ninja's."""
         from torch.utils.cpp_extension import load_inline
 
-        started = time.perf_counter()
         name = f"tunebench_{variant.source.name}_{variant.digest[:16]}"
         launchers = "".join(_LAUNCHERS.format(name=entry_point) for entry_point in variant.source.entry_points)
         with scratch() as folder:
@@ -95,16 +86,7 @@ class InlineCompiler(Compiler):
                     raise CompilerKilledError(told, str(error)) from error
                 raise CompileError(f"nvcc refused {variant.cuda.file}", str(error)) from error
             code = (folder / f"{name}.so").read_bytes()
-        return Build(
-            variant_digest=variant.digest,
-            compiler=self.name,
-            compiler_version=version,
-            code=code,
-            log="",
-            figures={entry_point: KernelFigures() for entry_point in variant.source.entry_points},
-            seconds=time.perf_counter() - started,
-            signatures=variant.signatures,
-        )
+        return code, "", {entry_point: KernelFigures() for entry_point in variant.source.entry_points}
 
     def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
         """Load the library into this process."""

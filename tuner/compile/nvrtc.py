@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import re
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 
 from tunebench.tuner.build import Argument, Build, CompilerName, Extent, KernelFigures, LoadedModule, Threads
+from tunebench.tuner.compile import nvrtc_program
 from tunebench.tuner.compile.arguments import Arguments, dim3, no_entry_point
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.entry_point import DriverCall, EntryPoint
-from tunebench.tuner.compile.nvrtc_program import COMMAND, CUBIN, REQUEST, RefusedError, compile_program
-from tunebench.tuner.compile.processes import run_compiler
+from tunebench.tuner.compile.nvrtc_program import RefusedError, compile_program
+from tunebench.tuner.compile.processes import run_main
 from tunebench.tuner.errors import CompileError, CompilerMissingError, LaunchError
-from tunebench.tuner.scratch import scratch
 from tunebench.tuner.variant import Variant
 
 # Lambdas and plain functions of a source that only a device runs are the device's: NVRTC 13.0 takes a generic lambda
@@ -35,8 +32,6 @@ _FLAGS_SINCE: Mapping[str, tuple[int, int]] = {
 # Hopper and later: the `a` targets have the instructions of that very chip (wgmma, setmaxnreg); a cubin runs on
 # nothing else anyway.
 _FIRST_ARCHITECTURE_SPECIFIC = 90
-
-CompileProgram = Callable[[str, str, Mapping[str, str], Sequence[str]], tuple[bytes, str]]
 
 _NO_CONTEXT = 201
 """The driver's CUDA_ERROR_INVALID_CONTEXT."""
@@ -74,32 +69,17 @@ class NvrtcCompiler(Compiler):
         version = _version()
         return [option for option, since in _FLAGS_SINCE.items() if version < since]
 
-    def compile(self, variant: Variant) -> Build:
-        """Compile to a cubin.
-
-        Raises:
-            CompileError: the source was refused; carries the log.
-            CompilerMissingError: NVRTC is not on this machine.
-        """
-        return self._timed(variant, compile_program)
-
-    def _timed(self, variant: Variant, compile_: CompileProgram) -> Build:
-        version, name = self.version(), f"{variant.cuda.file}"
-        started = time.perf_counter()
+    def _compiled(self, variant: Variant) -> tuple[bytes, str, dict[str, KernelFigures]]:
+        """Compile to a cubin."""
+        name = variant.cuda.file
         try:
-            code, log = compile_(variant.text, name, variant.cuda.headers, self.flags(variant))
+            code, log = self._program(variant.text, name, variant.cuda.headers, self.flags(variant))
         except RefusedError as refusal:
             raise CompileError(f"NVRTC refused {name}: {_first_error(str(refusal))}", str(refusal)) from refusal
-        return Build(
-            variant_digest=variant.digest,
-            compiler=self.name,
-            compiler_version=version,
-            code=code,
-            log=log,
-            figures=parse_ptxas_log(log),
-            seconds=time.perf_counter() - started,
-            signatures=variant.signatures,
-        )
+        return code, log, parse_ptxas_log(log)
+
+    def _program(self, text: str, name: str, headers: Mapping[str, str], options: Sequence[str]) -> tuple[bytes, str]:
+        return compile_program(text, name, headers, options)
 
     def apart(self) -> Compiler:
         """Return NVRTC in processes of their own: a thread inside NVRTC crashes the process that ends meanwhile."""
@@ -137,27 +117,12 @@ def _first_error(log: str) -> str:
 class NvrtcApart(NvrtcCompiler):
     """NVRTC in processes without torch that can be killed: at their deadline, or when this one ends."""
 
-    def compile(self, variant: Variant) -> Build:
-        """Compile to a cubin.
-
-        Raises:
-            CompileError: the source was refused (carries the log), or NVRTC hangs or crashes.
-            CompilerKilledError: the process was killed from outside.
-            CompilerMissingError: NVRTC is not on this machine, or no process can be started.
-            DiskFullError: there is no room for its files.
-        """
-        return self._timed(variant, self._compile_program)
-
-    def _compile_program(
-        self, text: str, name: str, headers: Mapping[str, str], options: Sequence[str]
-    ) -> tuple[bytes, str]:
-        request = {"path": sys.path, "text": text, "name": name, "headers": dict(headers), "options": list(options)}
-        with scratch() as folder:
-            (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-            compiled, log = run_compiler([sys.executable, "-c", COMMAND], folder, self.deadline_seconds, "NVRTC", name)
-            if not compiled:
-                raise RefusedError(log)
-            return (folder / CUBIN).read_bytes(), log
+    def _program(self, text: str, name: str, headers: Mapping[str, str], options: Sequence[str]) -> tuple[bytes, str]:
+        request = {"text": text, "name": name, "headers": dict(headers), "options": list(options)}
+        code, log = run_main(nvrtc_program, request, self.deadline_seconds, "NVRTC", name)
+        if code is None:
+            raise RefusedError(log)
+        return code, log
 
 
 class CudaModule(LoadedModule):

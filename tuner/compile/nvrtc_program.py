@@ -7,14 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-REQUEST, CUBIN = "request.json", "variant.cubin"
-"""The files that `main` reads and writes in its folder."""
-
-COMMAND = (
-    f"import json, sys; request = json.load(open({REQUEST!r}, encoding='utf-8')); sys.path[:] = request.pop('path'); "
-    f"from {__name__} import main; main(**request)"
-)
-"""The Python code that the compile process runs; its modules are found where this process finds them."""
+OUTPUT = "variant.cubin"
+"""The file that `main` writes in its folder."""
 
 
 class RefusedError(Exception):
@@ -69,5 +63,5 @@ def main(**program: Any) -> None:
     except RefusedError as refusal:
         sys.stdout.write(str(refusal))
         sys.exit(1)
-    Path(CUBIN).write_bytes(code)
+    Path(OUTPUT).write_bytes(code)
     sys.stdout.write(log)

@@ -21,7 +21,7 @@ from tunebench.tuner.errors import CompileError, LaunchError
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
 from tunebench.tuner.gate.model import Model
-from tunebench.tuner.gate.sanitizer import Inspection, LaunchInspection, NothingToInspect
+from tunebench.tuner.gate.sanitizer import Inspection, LaunchInspection, nothing_to_inspect
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Accuracy, Problem
@@ -49,7 +49,7 @@ class Contender(abc.ABC):
 
     def inspection(self, model: Model, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002
         """Return what compute-sanitizer is to watch of one call of a model that was made so."""
-        return NothingToInspect("asked of files and of kernels only")  # it watches a process from its start
+        return nothing_to_inspect("asked of files and of kernels only")  # it watches a process from its start
 
 
 class KernelContender(Contender):
@@ -134,7 +134,7 @@ class KernelContender(Contender):
         """See `Contender.inspection`."""
         launches = self.launches(model, source.inputs(1))
         if not launches:
-            return NothingToInspect("no launch of a kernel that was compiled here")
+            return nothing_to_inspect("no launch of a kernel that was compiled here")
         return LaunchInspection(source.device.index or 0, tuple(launches), self.exemptions.bulk_copies)
 
     def launches(self, model: Model, inputs: Sequence[Any]) -> Sequence[Launch]:

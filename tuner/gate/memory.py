@@ -72,18 +72,37 @@ class Bands:
         return bool(torch.stack([(band == self._byte).all() for band in self._bands]).all())
 
 
-class PoisonedMemory(TorchFunctionMode):
-    """Fills every tensor that the model allocates without initialising it with one byte, between guard bands.
+class _Poison:
+    """Fills every tensor that a model allocates without initialising it with one byte, between guard bands.
 
     An element that a kernel never writes then shows, whatever the allocator handed out before, and so does one that it
     writes out of bounds.
 
     Attributes:
         bands: around everything that was allocated.
-        only_allocates: tensors are real under it, so that kernels run as they do without.
+        only_allocates: tensors are real under it, so that kernels, exported ones too, run as they do without.
     """
 
     only_allocates: ClassVar = True
+
+    def __init__(self, byte: int) -> None:
+        super().__init__()
+        self.bands = Bands()
+        self.bands.fill(byte)
+        self._byte = byte
+
+    def _given_out(self, result: torch.Tensor, *, is_own: bool = True) -> torch.Tensor:
+        """Poison what was allocated, and where it is the operation's own give out guarded memory in its place."""
+        if result.device.type == "meta" or result.layout is not torch.strided:
+            return result
+        if is_own:
+            result = self.bands.like(result).requires_grad_(result.requires_grad)
+        _bytes_of(result).fill_(self._byte)
+        return result
+
+
+class PoisonedMemory(_Poison, TorchFunctionMode):
+    """Poisons what the model's Python code allocates."""
 
     _ALLOCATORS = (
         torch.empty,
@@ -94,42 +113,21 @@ class PoisonedMemory(TorchFunctionMode):
         torch.Tensor.new_empty_strided,
     )
 
-    def __init__(self, byte: int) -> None:
-        super().__init__()
-        self.bands = Bands()
-        self.bands.fill(byte)
-        self._byte = byte
-
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operation; where it allocated, give out guarded and poisoned memory in its place."""
+        """Run the operation."""
         result = func(*args, **(kwargs or {}))
-        if func not in self._ALLOCATORS or result.device.type == "meta" or result.layout is not torch.strided:
+        if func not in self._ALLOCATORS:
             return result
-        if (kwargs or {}).get("out") is None:
-            result = self.bands.like(result).requires_grad_(result.requires_grad)
-        _bytes_of(result).fill_(self._byte)
-        return result
+        return self._given_out(result, is_own=(kwargs or {}).get("out") is None)
 
 
-class PoisonedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The same for every allocation that goes through torch's dispatcher, as those of C++ extensions do.
+class PoisonedAllocations(_Poison, TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Poisons every allocation that goes through torch's dispatcher, as those of C++ extensions do.
 
     Each operation takes some 10 µs longer under it, so that kernels of ours do without.
-
-    Attributes:
-        bands: around everything that was allocated.
-        only_allocates: tensors are real under it, so that an exported kernel runs as it does without.
     """
-
-    only_allocates: ClassVar = True
-
-    def __init__(self, byte: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.bands = Bands()
-        self.bands.fill(byte)
-        self._byte = byte
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -142,18 +140,13 @@ class PoisonedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operation; where it allocated, give out guarded and poisoned memory in its place."""
+        """Run the operation."""
         before = args[0].untyped_storage().nbytes() if func in _RESIZING else 0
         result = func(*args, **(kwargs or {}))
         if func in _RESIZING:
             _bytes_of(result)[before:].fill_(self._byte)
-        if func not in _ALLOCATING or type(result) is not torch.Tensor:
-            return result
-        if result.device.type == "meta" or result.layout is not torch.strided:
-            return result
-        result = self.bands.like(result)
-        _bytes_of(result).fill_(self._byte)
-        return result
+        allocates = func in _ALLOCATING and type(result) is torch.Tensor
+        return self._given_out(result) if allocates else result
 
 
 _ALLOCATING = (

@@ -11,10 +11,9 @@ import pickle
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
-from typing import Protocol
 
 from tunebench.tuner.command import run_command
 from tunebench.tuner.gate import launch_again
@@ -38,38 +37,21 @@ _LIBRARIES = re.compile(r"\b(at|c10|cub|thrust|cutlass|cublas\w*|cudnn\w*|cufft\
 """In the names of kernels that torch and NVIDIA's libraries bring."""
 
 
-class Inspection(Protocol):
-    """Something for compute-sanitizer to watch."""
+Inspection = Callable[[], Sequence[str]]
+"""Has something watched under each tool; returns what was asked and what was not. It raises `StageRefused` where a tool
+has found something."""
 
-    def run(self) -> list[str]:
-        """Have it watched under each tool; what was asked and what was not.
-
-        Raises:
-            StageRefused: a tool has found something.
-        """
+NOT_INSTALLED = "compute-sanitizer is not installed, so neither memcheck nor racecheck was run"
 
 
-@dataclass(frozen=True)
-class NothingToInspect:
-    """A contender of which nothing can be watched.
-
-    Attributes:
-        why: for people.
-    """
-
-    why: str
-
-    def run(self) -> list[str]:
-        """See `Inspection.run`."""
-        return [f"{NOT_ASKED}: {self.why}"]
-
-
-NOT_INSTALLED = NothingToInspect("compute-sanitizer is not installed, so neither memcheck nor racecheck was run")
+def nothing_to_inspect(why: str) -> Inspection:
+    """Return the inspection of a contender of which nothing can be watched; `why` is for people."""
+    return lambda: [f"{NOT_ASKED}: {why}"]
 
 
 @dataclass(frozen=True)
 class LaunchInspection:
-    """Recorded launches; see `Inspection`.
+    """Recorded launches, as an `Inspection`.
 
     Attributes:
         launches: of one call.
@@ -80,8 +62,8 @@ class LaunchInspection:
     launches: tuple[Launch, ...]
     bulk_copies: tuple[str, ...] = ()
 
-    def run(self) -> list[str]:
-        """Make the launches again under each tool, both at once; see `Inspection.run`."""
+    def __call__(self) -> list[str]:
+        """Make the launches again under each tool, both at once."""
         asked = {tool: [launch for launch in self.launches if self._concerns(tool, launch)] for tool in TOOLS}
         exempt = sorted({launch.entry_point for launch in self.launches if not self._concerns("racecheck", launch)})
         with ThreadPoolExecutor(len(TOOLS)) as pool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tunebench.tuner.gate.refusal import Question
@@ -30,14 +30,8 @@ class StageRefused(Exception):
         self.strict = False
 
 
-class Listener:
-    """Who hears what a run of the gate does; this one does nothing."""
-
-    def asked(self, question: Question) -> None:
-        """A question is about to be asked."""
-
-    def ended(self, stage: Stage, refusal: StageRefused | None) -> None:
-        """A stage has ended; `refusal` is why it did not pass."""
+Listen = Callable[[Question | Stage, StageRefused | None], None]
+"""Called with each question that is about to be asked, and with each stage that has ended, and why it did not pass."""
 
 
 @contextlib.contextmanager
@@ -54,14 +48,17 @@ class StageLog:
     """The findings of a run of the gate so far.
 
     Args:
-        listener: hears of each question and of each stage that ends.
+        listen: called with each question and with each stage that ends.
         stages, errors: of an earlier run that this one goes on with.
     """
 
     def __init__(
-        self, listener: Listener | None = None, stages: tuple[Stage, ...] = (), errors: ErrorFigures | None = None
+        self,
+        listen: Listen = lambda _what, _refusal: None,
+        stages: tuple[Stage, ...] = (),
+        errors: ErrorFigures | None = None,
     ) -> None:
-        self._listener = listener or Listener()
+        self._listen = listen
         self._stages = list(stages)
         self._errors = errors
         self._reason = ""
@@ -104,11 +101,11 @@ class StageLog:
     def _now(self, question: Question) -> None:
         if question != self._asked:
             self._asked = question
-            self._listener.asked(question)
+            self._listen(question, None)
 
     def _end(self, stage: Stage, refusal: StageRefused | None) -> None:
         self._stages.append(stage)
-        self._listener.ended(stage, refusal)
+        self._listen(stage, refusal)
 
     def keep_worst(self, errors: ErrorFigures) -> None:
         """Keep these figures where no others were worse."""

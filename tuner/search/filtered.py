@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna import Study, Trial
+from optuna import Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, BruteForceSampler, CmaEsSampler
 from optuna.trial import TrialState
 
+from tunebench.tuner.errors import UserError
 from tunebench.tuner.extras import require_extra
-from tunebench.tuner.search.sampler import Observation, PoolSampler, added_trial
+from tunebench.tuner.search.sampler import Observation, PoolSampler, added_trial, quiet_study
 from tunebench.tuner.space import ValidSpace
 
 _ORDERED_ONLY: tuple[type[BaseSampler], ...] = (CmaEsSampler,)
@@ -62,7 +63,7 @@ class FilteredSampler(PoolSampler):
 
     def _forget(self) -> None:
         super()._forget()
-        self._inner = _quiet_study()
+        self._inner = quiet_study()
         self._proposals: dict[int, Trial] = {}
 
     def _propose(self) -> int:
@@ -126,13 +127,3 @@ def _make_sampler(kind: type[BaseSampler], seed: int) -> BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         return kind(**options)
-
-
-def _quiet_study() -> Study:
-    """Return an in-memory study whose creation is not announced."""
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        return optuna.create_study()
-    finally:
-        optuna.logging.set_verbosity(verbosity)

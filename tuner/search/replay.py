@@ -20,7 +20,7 @@ import optuna
 from optuna.trial import TrialState
 
 from tunebench.tuner.search.recorded import RecordedSpace
-from tunebench.tuner.search.sampler import PoolSampler
+from tunebench.tuner.search.sampler import PoolSampler, quiet_study
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import EarlierStudy, EarlierTrial, choose_warm_starts
 from tunebench.tuner.space import ValidSpace
@@ -211,7 +211,7 @@ def _search(recorded: RecordedSpace, settings: _SearchSettings, seed: int, earli
     settled_after: int | None = None
     started = time.perf_counter()
     sampler = make_sampler(strategy, space, seed) if isinstance(strategy, str) else strategy(space, seed)
-    study = _quiet_study(sampler)
+    study = quiet_study(sampler)
     if sampler.learns:
         sampler.first(study, [space.require(one.configuration) for one in choose_warm_starts(space, earlier)])
     while len(numbers) < settings.budget:
@@ -241,15 +241,6 @@ def _earlier_study(recorded: RecordedSpace, settings: _SearchSettings, seed: int
         if not math.isnan(time_ms)
     ]
     return EarlierStudy(recorded.name, 1.0, sorted(trials, key=lambda trial: trial.time_ms))
-
-
-def _quiet_study(sampler: PoolSampler) -> optuna.Study:
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        return optuna.create_study(sampler=sampler)
-    finally:
-        optuna.logging.set_verbosity(verbosity)
 
 
 def _score(best_ms: Floats, random_ms: Floats, recorded: RecordedSpace) -> float:

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from optuna import Study, Trial
+from optuna import Study, Trial, create_study, logging
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
@@ -261,6 +261,16 @@ class PoolSampler(BaseSampler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.RLock()
+
+
+def quiet_study(sampler: BaseSampler | None = None) -> Study:
+    """Return an in-memory study whose creation is not announced."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        return create_study(sampler=sampler)
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def past_trial(configuration: Configuration, state: TrialState, time_ms: float | None) -> FrozenTrial:

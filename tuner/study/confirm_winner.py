@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 
@@ -28,7 +27,7 @@ from tunebench.tuner.gate.boundary.sandbox import (
     Sandbox,
     SandboxError,
 )
-from tunebench.tuner.gate.boundary.spec import Files, Loaded, ReferenceSpec
+from tunebench.tuner.gate.boundary.spec import Files, Loaded, SandboxSpec
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.examine import examine, refusals_kept
@@ -44,7 +43,6 @@ from tunebench.tuner.isolation import DeathError, asked_again_if_killed, run_iso
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Stage
-from tunebench.tuner.settings import apply_settings
 from tunebench.tuner.study.evaluate import Finalist
 from tunebench.tuner.users_code import described
 
@@ -61,29 +59,14 @@ _MOST_BYTES_ON_CPU = 512 << 20
 _CAPS = (256, 128, 64, 32, 16, 8)
 
 
-@dataclass(frozen=True)
-class KernelSpec:
-    """A kernel's folder under one configuration, as a room's contents.
+Make = Callable[[], tuple[Source, KernelContender]]
+"""Makes the reference's source and a contender; it runs the code of the kernel's folder."""
 
-    Attributes:
-        path: of its files.
-        device: where its models and inputs are.
-        make: the reference's source, and the contender; it runs the folder's code.
-        settings: of PyTorch's, put in force before that.
-    """
 
-    path: Path
-    device: torch.device
-    make: Callable[[], tuple[Source, KernelContender]]
-    settings: Mapping[str, str]
-    prepares: ClassVar[bool] = True
-
-    def open(self, watch: Watch) -> Loaded:
-        """See `SandboxSpec.open`."""
-        apply_settings(self.settings, self.device.type)
-        watch.start()
-        source, contender = self.make()
-        return Loaded(source.reference, source.device, contender.model)
+def _load(make: Make, watch: Watch) -> Loaded:
+    watch.start()
+    source, contender = make()
+    return Loaded(source.reference, source.device, contender.model)
 
 
 @dataclass(frozen=True)
@@ -93,7 +76,7 @@ class ConfirmWinner:
     Attributes:
         reference: the file of the kernel's reference.
         path: of the kernel's files.
-        make: makes a configuration's contender in its process, see `KernelSpec`.
+        make: makes a configuration's contender in its process, see `Make`.
         exemptions: what the kernel has declared.
         bytes: moved by one call at the study's sizes.
         small: that is little enough to travel between processes.
@@ -115,7 +98,8 @@ class ConfirmWinner:
         Raises:
             WorkerError: the judge's process came to no end.
         """
-        kernel = KernelSpec(self.path, self.reference.device, partial(self.make, *finalist), self.reference.settings)
+        files, make = self.reference, partial(self.make, *finalist)
+        kernel = SandboxSpec(self.path, files.device, files.settings, partial(_load, make), prepares=True)
         started = time.perf_counter()
         try:
             reason, detail = asked_again_if_killed(
@@ -129,10 +113,10 @@ class ConfirmWinner:
 # What follows runs in the judge's process.
 
 
-def _judge(asked: ConfirmWinner, kernel: KernelSpec) -> tuple[str, str]:
+def _judge(asked: ConfirmWinner, kernel: SandboxSpec) -> tuple[str, str]:
     """Why it is refused, empty where it is not; and what was asked, for people."""
     log, detail = StageLog(), ""
-    with torch.no_grad(), Sandbox(ReferenceSpec(asked.reference)) as reference, Sandbox(kernel) as candidate:
+    with torch.no_grad(), Sandbox(asked.reference.original) as reference, Sandbox(kernel) as candidate:
         contender = RemoteContender(candidate, asked.exemptions)
         try:
             with refusals_kept(log, described):

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -159,44 +159,6 @@ class Leaders:
 NOBODY = Leaders()
 
 
-class Evaluator(Protocol):
-    """Turns configurations into results for one problem on one device, wherever that happens.
-
-    Attributes:
-        prepared: seconds that it has taken to be ready.
-    """
-
-    problem: Problem
-    device: Device
-    prepared: Mapping[Activity, float]
-
-    def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
-        """One configuration's result; a variant that fails is a result as well.
-
-        Raises:
-            OutOfTimeError: it was not over when the study's time was.
-        """
-
-    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
-        """Each finalist's launches under compute-sanitizer, where it is installed."""
-
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
-        """Time the finalists and the baselines interleaved, and name the winner.
-
-        Args:
-            finalists: the simplest first, without the default.
-            default: the kernel's default configuration, where it is correct.
-            leader: the one of these that was the fastest in the search; it stays the best where the rounds leave open
-                which is.
-        """
-
-    def kill(self) -> None:
-        """End what another thread waits for here, with a `WorkerError`."""
-
-    def close(self) -> None:
-        """Let go of the device."""
-
-
 class LocalEvaluator:
     """Evaluates in this process; a variant that crashes takes the process with it.
 
@@ -245,7 +207,7 @@ class LocalEvaluator:
         """Nothing to let go of: the tensors go with this object."""
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
-        """See `Evaluator.evaluate`.
+        """Return one configuration's result; a variant that fails is a result as well.
 
         Raises:
             DeviceLostError: the variant left the device unusable for this process.
@@ -307,7 +269,14 @@ class LocalEvaluator:
             raise UsersCodeError(told(error, "the forward fails", self._subject.kernel.folder)) from error
 
     def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
-        """See `Evaluator.compare`: the rounds and what they decide are `confirm.py`'s."""
+        """Time the finalists and the baselines interleaved, and name the winner, as `confirm.py` decides.
+
+        Args:
+            finalists: the simplest first, without the default.
+            default: the kernel's default configuration, where it is correct.
+            leader: the one of these that was the fastest in the search; it stays the best where the rounds leave open
+                which is.
+        """
         candidates = {} if default is None else {Baseline.DEFAULT.value: self._plan(*default)}
         candidates |= {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
         compiled, missing = self._compiled_call()
@@ -365,7 +334,7 @@ class LocalEvaluator:
         return samples
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
-        """See `Evaluator.sanitize`."""
+        """Run each finalist's launches under compute-sanitizer, where it is installed."""
         return sanitize([Harness(self._subject.answers, self._contender(*finalist)) for finalist in finalists])
 
     def _prove(self, configuration: Configuration, build: Build, verdict: Verdict) -> Verdict:

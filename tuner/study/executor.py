@@ -21,8 +21,8 @@ from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import WorkerError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.result import TrialResult
-from tunebench.tuner.study.evaluate import NOBODY, Evaluator, Leaders
-from tunebench.tuner.study.worker import KILL_SECONDS
+from tunebench.tuner.study.evaluate import NOBODY, Leaders
+from tunebench.tuner.study.worker import WorkerEvaluator
 
 Answer = TypeVar("Answer")
 
@@ -58,7 +58,7 @@ class Executor(abc.ABC):
         evaluators: one for each slot. The first is ready; of several, each is asked by threads.
     """
 
-    def __init__(self, evaluators: Sequence[Evaluator], ahead: int) -> None:
+    def __init__(self, evaluators: Sequence[WorkerEvaluator], ahead: int) -> None:
         self.problem, self.device = evaluators[0].problem, evaluators[0].device
         self.ahead = ahead
         self.lost: list[str] = []
@@ -69,7 +69,7 @@ class Executor(abc.ABC):
         self._running: set[Future[TrialResult]] = set()
 
     @property
-    def first(self) -> Evaluator:
+    def first(self) -> WorkerEvaluator:
         """The evaluator for what one device does while nothing else is evaluated."""
         return self._evaluators[0]
 
@@ -93,8 +93,8 @@ class Executor(abc.ABC):
         One evaluator alone has evaluated it when this returns.
 
         Returns:
-            A future that raises what `Building.result` and `Evaluator.evaluate` do. After a WorkerError, which says
-            nothing of the configuration, there is one slot less.
+            A future that raises what `Building.result` and `WorkerEvaluator.evaluate` do. After a WorkerError, which
+            says nothing of the configuration, there is one slot less.
         """
         future: Future[TrialResult] = Future()
         arguments = (future, self._idle.popleft(), configuration, building, leaders)
@@ -114,18 +114,16 @@ class Executor(abc.ABC):
         """Let go of the devices, whatever runs there."""
         self._ends = True
         evaluators = self._evaluators.copy()
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        while self._running and time.monotonic() < deadline:
-            for evaluator in evaluators:
-                evaluator.kill()
-            wait(self._running.copy(), KILL_SECONDS)
+        for evaluator in evaluators:
+            evaluator.kill()
+        wait(self._running.copy(), _CLOSE_SECONDS)
         for evaluator in evaluators:
             evaluator.close()
 
     def _evaluate(
         self,
         future: Future[TrialResult],
-        evaluator: Evaluator,
+        evaluator: WorkerEvaluator,
         configuration: Configuration,
         building: Building,
         leaders: Leaders,
@@ -146,7 +144,7 @@ class Executor(abc.ABC):
             future.set_result(replace(result, seconds={"wait": waited, **result.seconds}))
         self._running.discard(future)
 
-    def _lose(self, evaluator: Evaluator, error: WorkerError) -> None:
+    def _lose(self, evaluator: WorkerEvaluator, error: WorkerError) -> None:
         if self._ends:
             return
         self._evaluators.remove(evaluator)
@@ -167,7 +165,7 @@ class LocalExecutor(Executor):
     def __init__(
         self,
         kernel: Kernel,
-        evaluators: Sequence[Evaluator],
+        evaluators: Sequence[WorkerEvaluator],
         compiler: Compiler,
         cache: BuildCache | None = None,
         driving: Collection[int] = (),

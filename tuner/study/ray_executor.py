@@ -6,12 +6,13 @@ driver asks, tells and records: actors send results only.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray
@@ -24,14 +25,10 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.device_lock import alone_on
-from tunebench.tuner.environment import Environment
 from tunebench.tuner.errors import CompilerKilledError, DeviceMissingError, TunebenchError, UserError, WorkerError
-from tunebench.tuner.isolation import settings, start_forkserver
+from tunebench.tuner.isolation import IsolatedProcess, LostError, asked_again_if_killed, settings, start_forkserver
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Comparison, Stage, TrialResult
-from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
+from tunebench.tuner.study.evaluate import LocalEvaluator
 from tunebench.tuner.study.executor import MOST_BUILDS, Building, Executor
 from tunebench.tuner.study.worker import WorkerEvaluator
 from tunebench.tuner.variant import Variant
@@ -76,50 +73,20 @@ def _require_answer(address: str) -> None:
         raise UserError(f"no Ray cluster at '{address}': {error}; 'ray start --head' says its address") from error
 
 
-@dataclass(frozen=True)
-class Share:
-    """One actor's share of its machine: a GPU, or a share of the CPU's cores.
-
-    Attributes:
-        number: of the actor, from 0 on.
-        cores: of a share of a CPU; 0 for a GPU.
-    """
-
-    number: int
-    cores: int = 0
-
-    def mine(self) -> Collection[int]:
-        """The cores of this machine that are this share; none where it may use all."""
-        if not self.cores:
-            return ()
-        cores = sorted(os.sched_getaffinity(0))
-        first = self.number % max(1, len(cores) // self.cores) * self.cores
-        return cores[first : first + self.cores]
-
-
-Factory = Callable[..., LocalEvaluator]
-"""Makes the evaluator in the worker process of an actor, which keeps to its argument `cores`; it travels by pickle."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """The evaluator that actors make, and the environment that they report.
-
-    Attributes:
-        environment: what results on a device are obtained with.
-        settings: the driver's `TUNEBENCH_` variables.
-        preload: modules that every worker process needs.
-    """
-
-    factory: Factory
-    environment: Callable[[Device], Environment]
-    settings: Mapping[str, str]
-    preload: Sequence[str] = ()
-
-
 def cores_of_a_share(workers: int) -> int:
     """How many cores of a cluster each of so many workers has."""
     return max(1, int(_resources().get("CPU", 1)) // workers)
+
+
+def make_on_share(factory: Callable[..., LocalEvaluator], number: int, cores: int) -> LocalEvaluator:
+    """Make an evaluator that keeps to one share of this machine's cores, by its number; called in its process.
+
+    Args:
+        cores: of a share; 0 where it may use all.
+    """
+    here = sorted(os.sched_getaffinity(0))
+    first = number % max(1, len(here) // max(1, cores)) * cores
+    return factory(cores=here[first : first + cores])
 
 
 def cluster_devices(name: str | None, cores: int) -> list[tuple[Device, str]]:
@@ -135,6 +102,7 @@ def cluster_devices(name: str | None, cores: int) -> list[tuple[Device, str]]:
     """
     nodes = [node for node in ray.nodes() if node["Alive"]]
     on_gpus = name != "cpu" and any(node["Resources"].get("GPU") for node in nodes)
+    kind = DeviceKind.CUDA if on_gpus else DeviceKind.CPU
     found: list[tuple[Device, str]] = []
     for node in nodes:
         resource = "GPU" if on_gpus else "CPU"
@@ -144,12 +112,10 @@ def cluster_devices(name: str | None, cores: int) -> list[tuple[Device, str]]:
         where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         asked = ray.remote(_device_here).options(num_gpus=on_gpus, num_cpus=0, scheduling_strategy=where)
         try:
-            device: Device = ray.get(asked.remote("cuda" if on_gpus else "cpu"), timeout=PLACEMENT_SECONDS)
+            device: Device = ray.get(asked.remote(kind, cores), timeout=PLACEMENT_SECONDS)
         except GetTimeoutError:
             told = f"within {PLACEMENT_SECONDS:.0f} s: are its devices taken?"
             raise DeviceMissingError(f"Ray's node {node['NodeManagerHostname']} did not answer {told}") from None
-        if cores and not on_gpus:
-            device = replace(device, multiprocessors=cores)
         found += [(device, node["NodeID"])] * count
     models = {device.name: device.model for device, _ in found}
     if name in models:
@@ -166,117 +132,96 @@ def cluster_devices(name: str | None, cores: int) -> list[tuple[Device, str]]:
     return found
 
 
-class RayEvaluator:
-    """Evaluates in an actor; the same questions and answers as a `WorkerEvaluator`, which the actor has.
-
-    An actor that is lost, with its machine or alone, is replaced wherever Ray finds a place, and asked once more.
+class RayProcess(IsolatedProcess):
+    """A process that an actor has, on its device; an actor that is lost is replaced wherever Ray finds a place.
 
     Args:
         where: the device and the node that are meant; another node may take its place with a device of that model.
+        cores: that it takes of a CPU.
+        preload: modules that the process needs.
     """
 
-    def __init__(self, work: Work, share: Share, where: tuple[Device, str]) -> None:
-        self.device, self._node = where
-        self.problem: Problem
-        self.prepared: Mapping[Activity, float] = {}
-        self.share = share
-        self._work = work
+    def __init__(self, where: tuple[Device, str], cores: int, preload: Sequence[str]) -> None:
+        super().__init__()
+        self._device, self._node = where
+        self._cores, self._preload = cores, preload
         self._actor: Any = None
-        self._ends = False
 
-    def prepare(self) -> None:
-        """Have an actor that can evaluate.
+    @property
+    def alive(self) -> bool:
+        with contextlib.suppress(LostError):
+            return self._actor is not None and bool(self.answer("alive"))
+        return False
 
-        Raises:
-            UserError: the factory refused.
-            WorkerError: no place was found for it, or it does not come up.
-        """
-        on_gpu = self.device.kind is DeviceKind.CUDA
-        actor = ray.remote(_Actor).options(
-            num_gpus=int(on_gpu),
-            num_cpus=0 if on_gpu else self.share.cores,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(self._node, soft=True),
-        )
-        self._actor = actor.remote(self._work, self.share)
-        try:
-            device = ray.get(self._actor.device.remote(self.device.kind), timeout=PLACEMENT_SECONDS)
-        except GetTimeoutError:
-            self._let_go()
-            raise WorkerError(f"Ray found no place for it within {PLACEMENT_SECONDS:.0f} s") from None
-        if device.model != self.device.model:
-            self._let_go()
-            raise WorkerError(f"Ray found a place for it on another model alone, {device.name}")
-        answer = ray.get(self._actor.prepare.remote())
-        if isinstance(answer, TunebenchError):
-            self._let_go()
-            raise answer
-        self.device, self.problem = device, answer
+    def start(self) -> None:
+        self.answer("start")
 
-    def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
-        """One variant's result; see `WorkerEvaluator.evaluate`."""
-        result: TrialResult = self._ask("ask", "evaluate", configuration, build, leaders)
-        return replace(result, build=build)
-
-    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
-        """See `WorkerEvaluator.sanitize`."""
-        stages: list[Stage] = self._ask("ask", "sanitize", list(finalists))
-        return stages
-
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
-        """See `WorkerEvaluator.compare`."""
-        comparison: Comparison = self._ask("ask", "compare", list(finalists), default, leader)
-        return comparison
-
-    def run(self, function: Callable[..., Answer], *arguments: object) -> Answer:
-        """Run a function in the actor, with the device for itself; return its answer."""
-        answer: Answer = self._ask("run", function, *arguments)
+    def ask(self, seconds: float, function: Callable[..., Answer], *arguments: object, **named: Any) -> Answer:
+        """See `IsolatedProcess.ask`; its time begins once the actor has the device for itself."""
+        answer: Answer = self.answer("ask", seconds, function, *arguments, **named)
         return answer
 
     def kill(self) -> None:
-        """End what another thread waits for here."""
         self._ends = True
-        self._let_go()
+        if (actor := self._actor) is not None:
+            ray.kill(actor)
 
     def close(self) -> None:
-        """Let go of the actor and its device."""
         self.kill()
 
-    def _ask(self, question: str, *arguments: object) -> Any:
-        """An actor's answer.
+    def answer(self, method: str, *arguments: object, **named: object) -> Any:
+        """Return what a method of the actor answers.
 
         Raises:
             TunebenchError: what it raised there.
-            WorkerError: two actors in a row were lost, or there is no place for another one.
+            LostError: the actor was lost.
+            WorkerError: there is no place for one.
         """
-        for _ in range(2):
-            try:
-                if self._ends:
-                    break
-                if self._actor is None:
-                    self.prepare()
-                answer = ray.get(getattr(self._actor, question).remote(*arguments))
-            except RayActorError:
-                self._actor = None
-                continue
-            if isinstance(answer, TunebenchError):
-                raise answer
-            return answer
-        raise WorkerError("the study has ended" if self._ends else "two of Ray's actors in a row were lost")
+        try:
+            if self._ends:
+                raise WorkerError("it has been ended")
+            if self._actor is None:
+                self._place()
+            answer = ray.get(getattr(self._actor, method).remote(*arguments, **named))
+        except RayActorError:
+            self._actor = None
+            raise LostError("two of Ray's actors in a row were lost", from_outside=True) from None  # said of the second
+        if isinstance(answer, TunebenchError):
+            raise answer
+        return answer
 
-    def _let_go(self) -> None:
-        if (actor := self._actor) is not None:
-            ray.kill(actor)
+    def _place(self) -> None:
+        on_gpu = self._device.kind is DeviceKind.CUDA
+        actor = ray.remote(_Actor).options(
+            num_gpus=int(on_gpu),
+            num_cpus=self._cores,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(self._node, soft=True),
+        )
+        self._actor = actor.remote(settings(), self._preload)
+        if self._ends:
+            self.kill()
+        try:
+            found = ray.get(self._actor.find.remote(self._device.kind, self._cores), timeout=PLACEMENT_SECONDS)
+            if found.model == self._device.model:
+                return
+            why = f"a place for it on another model alone, {found.name}"
+        except GetTimeoutError:
+            why = f"no place for it within {PLACEMENT_SECONDS:.0f} s"
+        ray.kill(self._actor)
+        self._actor = None
+        raise WorkerError(f"Ray found {why}")
 
 
 class RayExecutor(Executor):
     """Actors of a cluster, and compilers as its tasks.
 
     Args:
-        evaluators: see `Executor`.
+        evaluators: see `Executor`; each has a `RayProcess`.
+        cores: that their actors take.
     """
 
-    def __init__(self, kernel: Kernel, evaluators: Sequence[RayEvaluator], compiler: Compiler) -> None:
-        free = int(_resources().get("CPU", 0)) - sum(one.share.cores for one in evaluators)
+    def __init__(self, kernel: Kernel, evaluators: Sequence[WorkerEvaluator], compiler: Compiler, cores: int) -> None:
+        free = int(_resources().get("CPU", 0)) - cores
         super().__init__(evaluators, max(1, min(MOST_BUILDS, free)))
         # Where evaluation takes all cores, compilers share them.
         self._cores = max(0, min(1, free))
@@ -293,9 +238,10 @@ class RayExecutor(Executor):
 
     def run(self, function: Callable[..., Answer], *arguments: object) -> Answer:
         """See `Executor.run`."""
-        first = self._evaluators[0]
-        assert isinstance(first, RayEvaluator)
-        return first.run(function, *arguments)
+        process = self.first.process
+        assert isinstance(process, RayProcess)
+        answer: Answer = asked_again_if_killed(lambda: process.answer("run", function, *arguments))
+        return answer
 
 
 class _RayBuilding:
@@ -324,8 +270,10 @@ def _resources() -> Mapping[str, float]:
 # What follows runs on the cluster. Ray wraps what is raised there in errors of its own, so that errors are answers.
 
 
-def _device_here(name: str) -> Device:
-    return find_device(name)
+def _device_here(kind: DeviceKind, cores: int) -> Device:
+    """Return the device that Ray has given this process; of a CPU so many cores."""
+    device = find_device(kind.value)
+    return replace(device, multiprocessors=cores) if cores and kind is DeviceKind.CPU else device
 
 
 def _build(given: Mapping[str, str], compiler: Compiler, variant: Variant) -> Build | TunebenchError:
@@ -339,39 +287,30 @@ def _build(given: Mapping[str, str], compiler: Compiler, variant: Variant) -> Bu
 class _Actor:
     """Has one device, and on it a worker process that a variant may crash."""
 
-    def __init__(self, work: Work, share: Share) -> None:
-        os.environ.update(work.settings)
-        self._work = work
-        self._share = share
-        self._evaluator: WorkerEvaluator | None = None
+    def __init__(self, given: Mapping[str, str], preload: Sequence[str]) -> None:
+        os.environ.update(given)
+        start_forkserver(preload)
+        self._process = IsolatedProcess()
 
-    def device(self, kind: DeviceKind) -> Device:
-        """The device that Ray has given it."""
-        device = find_device(kind.value)
-        self._device = replace(device, multiprocessors=self._share.cores) if self._share.cores else device
+    def find(self, kind: DeviceKind, cores: int) -> Device:
+        """Return the device that Ray has given it."""
+        self._device = _device_here(kind, cores)
         return self._device
 
-    def prepare(self) -> Problem | TunebenchError:
-        """Begin; what the problem is."""
-        start_forkserver(self._work.preload)
-        factory = functools.partial(self._work.factory, cores=self._share.mine())
-        lock = self._device.uuid if self._device.kind is DeviceKind.CUDA else None
-        try:
-            self._evaluator = WorkerEvaluator(factory, self._work.environment(self._device), lock)
-        except TunebenchError as error:
-            return error
-        return self._evaluator.problem
+    def alive(self) -> bool:
+        """See `IsolatedProcess.alive`."""
+        return self._process.alive
 
-    def ask(self, method: str, *arguments: object) -> object:
-        """Return what a method of the worker's evaluator answers; a result without its build, which the driver has."""
-        try:
-            answer = getattr(self._evaluator, method)(*arguments)
-        except TunebenchError as error:
-            return error
-        return replace(answer, build=None) if isinstance(answer, TrialResult) else answer
+    def start(self) -> TunebenchError | None:
+        """See `IsolatedProcess.start`."""
+        return self.run(self._process.start)
+
+    def ask(self, *question: Any, **named: Any) -> object:
+        """See `IsolatedProcess.ask`."""
+        return self.run(functools.partial(self._process.ask, *question, **named))
 
     def run(self, function: Callable[..., Answer], *arguments: object) -> Answer | TunebenchError:
-        """Return what a function returns here, with the device for itself."""
+        """Return what a function returns or raises here, with the device for itself."""
         try:
             with alone_on(self._device, "tunebench tune"):
                 return function(*arguments)

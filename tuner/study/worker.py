@@ -25,6 +25,7 @@ from tunebench.tuner.isolation import (
     DiedError,
     HungError,
     IsolatedProcess,
+    LostError,
     asked_again_if_killed,
     leave,
     report,
@@ -41,8 +42,12 @@ Factory = Callable[[], LocalEvaluator]
 
 Answer = TypeVar("Answer")
 
-_Prepared = tuple[Problem, Device, float, Mapping[Activity, float]]
-"""The problem, the device, seconds of a call of the reference, and seconds of what getting ready took, by activity."""
+Describe = Callable[[Device], Environment]
+"""Describes what results on a device are obtained with; it is pickled as well."""
+
+_Prepared = tuple[Problem, Device, float, Mapping[Activity, float], Environment | None]
+"""The problem, the device, seconds of a call of the reference, seconds of what getting ready took, by activity, and
+what results are obtained with."""
 
 PREPARE_SECONDS = 600.0
 """To load the kernel, run the reference in float64 and warm the device up; to answer once it has `load_seconds()`."""
@@ -54,9 +59,6 @@ REFERENCE_CALLS = 200.0
 
 _LONGEST_WAIT_SECONDS = 7 * 86400.0
 """For a device that others work on."""
-
-KILL_SECONDS = 0.2
-"""How often what does not end is killed again: it may have been between two processes."""
 
 MOST_DEATHS_IN_A_ROW = 3
 """Number of different variants in a row that kill their worker, at which the fault is taken not to be theirs."""
@@ -80,7 +82,7 @@ class Workers:
             raise WorkerError("the study has ended")
 
     def end(self) -> None:
-        """End whatever threads wait for, with a `WorkerError`; to be called again until they have ended."""
+        """End whatever threads wait for, with a `WorkerError`."""
         self._ended = True
         for worker in self._there.copy():
             worker.kill()
@@ -91,10 +93,11 @@ class WorkerEvaluator:
 
     Args:
         factory: makes the evaluator in the worker.
-        environment: what its results are obtained with; None for what the study's log was opened under.
+        environment: describes there what its results are obtained with; None for what the study's log was opened under.
         device_lock: the name of a device that only one process works on at a time; None where it is shared.
         known: the problem and the device. The worker then comes up when it is first asked, in the thread that asks.
         among: which it is one of from the beginning.
+        process: the worker, wherever it is; one of this machine unless given.
 
     Raises:
         UserError: the factory refused, as it would have here.
@@ -104,20 +107,21 @@ class WorkerEvaluator:
     def __init__(
         self,
         factory: Factory,
-        environment: Environment | None = None,
+        environment: Describe | None = None,
         device_lock: str | None = None,
         known: tuple[Problem, Device] | None = None,
         among: Workers | None = None,
+        process: IsolatedProcess | None = None,
     ) -> None:
         self._factory = factory
         self._lock = device_lock
-        self._environment = environment
-        self._worker = IsolatedProcess()
+        self._describe = environment
+        self._environment: Environment | None = None
+        self.process = process or IsolatedProcess()
         self._starting = threading.Lock()
         self._deaths = 0
         self._restart_seconds = 0.0  # of the variant at hand
         self._seconds = EVALUATE_SECONDS
-        self._ends = False
         self.prepared: Mapping[Activity, float] = {}
         if among is not None:
             among.add(self)
@@ -145,7 +149,7 @@ class WorkerEvaluator:
         result = self._charged(configuration, build, leaders)
         if self._restart_seconds:
             result = replace(result, seconds={"restart": self._restart_seconds, **result.seconds})
-        return replace(result, environment=self._environment)
+        return replace(result, build=build, environment=self._environment)
 
     def _charged(self, configuration: Configuration, build: Build, leaders: Leaders) -> TrialResult:
         """The result; a death of the worker is the variant's."""
@@ -158,6 +162,8 @@ class WorkerEvaluator:
             if is_short:
                 raise OutOfTimeError(f"the study's time was over before this variant was: {configuration}") from hung
             return self._charge(configuration, build, TrialStatus.TIMEOUT, str(hung))
+        except LostError:
+            raise
         except DiedError as death:
             return self._charge(configuration, build, TrialStatus.RUNTIME, str(death))
         self._deaths = 0
@@ -187,8 +193,8 @@ class WorkerEvaluator:
     ) -> Answer:
         """Ask the worker once it has the device for itself; only then its time begins."""
         if self._lock is not None:
-            self._worker.ask(_LONGEST_WAIT_SECONDS, _take_device, self._lock, listen=say_on_stderr)
-        return self._worker.ask(seconds, function, *arguments, first=first)
+            self.process.ask(_LONGEST_WAIT_SECONDS, _take_device, self._lock, listen=say_on_stderr)
+        return self.process.ask(seconds, function, *arguments, first=first)
 
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """See `LocalEvaluator.sanitize`.
@@ -216,18 +222,13 @@ class WorkerEvaluator:
 
     def kill(self) -> None:
         """End whatever another thread waits for here, with a `WorkerError`; nothing can be asked any more."""
-        self._ends = True
-        self._worker.kill()
+        self.process.kill()
 
     def close(self) -> None:
         """Kill the worker, whatever it does."""
         self.kill()
-        while not self._starting.acquire(timeout=KILL_SECONDS):
-            self.kill()  # it comes up in another thread
-        try:
-            self._worker.close()
-        finally:
-            self._starting.release()
+        with self._starting:  # it may come up in another thread
+            self.process.close()
 
     def _charge(self, configuration: Configuration, build: Build, status: TrialStatus, message: str) -> TrialResult:
         self._deaths += 1
@@ -239,7 +240,7 @@ class WorkerEvaluator:
                 f"stopped: {self._deaths} variants in a row killed their worker, so the fault is likely not theirs; "
                 "what was done is recorded, and 'tunebench trials --status runtime' shows how they died"
             )
-        if self._starting.locked() or not self._worker.alive:
+        if self._starting.locked() or not self.process.alive:
             started = time.perf_counter()
             self._bring_up()
             self._restart_seconds += time.perf_counter() - started
@@ -250,22 +251,20 @@ class WorkerEvaluator:
 
     def _bring_up(self) -> None:
         with self._starting:
-            if not self._worker.alive:
+            if not self.process.alive:
                 self._prepare()
 
     def _prepare(self) -> tuple[Problem, Device]:
         try:
-            problem, device, reference_seconds, self.prepared = asked_again_if_killed(self._start)
+            problem, device, seconds, self.prepared, self._environment = asked_again_if_killed(self._start)
         except DeathError as death:
             raise WorkerError(f"the worker did not come up: {death}") from death
-        self._seconds = EVALUATE_SECONDS + REFERENCE_CALLS * reference_seconds
+        self._seconds = EVALUATE_SECONDS + REFERENCE_CALLS * seconds
         return problem, device
 
     def _start(self) -> _Prepared:
-        if self._ends:
-            raise WorkerError("the study has ended")
-        self._worker.start()
-        return self._alone(PREPARE_SECONDS, _prepare, self._factory, first=load_seconds())
+        self.process.start()
+        return self._alone(PREPARE_SECONDS, _prepare, self._factory, self._describe, first=load_seconds())
 
 
 # What follows runs in the worker.
@@ -291,16 +290,18 @@ def _device_let_go_of() -> Iterator[None]:
 
 
 @_device_let_go_of()
-def _prepare(factory: Factory) -> _Prepared:
+def _prepare(factory: Factory, describe: Describe | None) -> _Prepared:
     global _evaluator  # noqa: PLW0603 - a worker process has one evaluator
-    _evaluator = factory()
-    return _evaluator.problem, _evaluator.device, _evaluator.reference_seconds(), _evaluator.prepared
+    _evaluator = made = factory()
+    environment = None if describe is None else describe(made.device)
+    return made.problem, made.device, made.reference_seconds(), made.prepared, environment
 
 
 @_device_let_go_of()
 def _answer(method: str, *arguments: object) -> Any:
-    """Return what a method of the evaluator answers."""
+    """Return what a method of the evaluator answers; a result without its build, which whoever asks has."""
     try:
-        return getattr(_evaluator, method)(*arguments)
+        answer = getattr(_evaluator, method)(*arguments)
+        return replace(answer, build=None) if isinstance(answer, TrialResult) else answer
     except DeviceLostError as error:
         leave(str(error))  # the device is lost to this process only: it makes room for the next one

@@ -11,14 +11,15 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import anyio
-from anyio.abc import Process
-from anyio.streams.text import TextReceiveStream
+from anyio import to_thread
 
+from tunebench.tuner.command import memory_file, running
 from tunebench.tuner.errors import TunebenchError, UserError
 
 Say = Callable[[float, float | None, str], Awaitable[None]]
@@ -88,31 +89,26 @@ class Commands:
     async def _run(self, name: str, arguments: Mapping[str, object], say: Say) -> object:
         # -P: what lies in the working folder is not taken for modules of tunebench or of what it needs.
         command = [sys.executable, "-P", "-m", "tunebench", "answer"]
-        process = await anyio.open_process(command, cwd=self.folder, env=self._environment(), start_new_session=True)
-        printed: list[str] = []
+        asked = json.dumps([name, arguments], default=str).encode()
         said: list[str] = []
-
-        async def collect() -> None:
-            assert process.stdout is not None
-            async for text in TextReceiveStream(process.stdout, errors="replace"):
-                printed.append(text)
-
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(collect)
-                assert process.stdin is not None
-                with contextlib.suppress(anyio.BrokenResourceError):  # it says on standard error why it has ended
-                    await process.stdin.send(json.dumps([name, arguments], default=str).encode())
-                await process.stdin.aclose()
-                assert process.stderr is not None
-                async for line in _lines(TextReceiveStream(process.stderr, errors="replace")):
-                    said.append(line)
-                    await say(*_progress(line, len(said)))
-            code = await process.wait()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await _end(process)
-        return _answer(code, "".join(printed), said)
+        with (
+            memory_file(asked) as reads,
+            memory_file() as prints,
+            running(
+                command, self.folder, self._environment(), stdin=reads, stdout=prints, stderr=subprocess.PIPE
+            ) as process,
+        ):
+            assert process.stderr is not None
+            try:
+                while line := await to_thread.run_sync(process.stderr.readline, abandon_on_cancel=True):
+                    said.append(line.decode(errors="replace").removesuffix("\n"))
+                    await say(*_progress(said[-1], len(said)))
+                code = await to_thread.run_sync(process.wait, abandon_on_cancel=True)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(_end, process)
+            prints.seek(0)
+            return _answer(code, prints.read().decode(errors="replace"), said)
 
     def _environment(self) -> Mapping[str, str]:
         places = {name: str(self.folder / STATE / place) for name, place in _CACHES.items()}
@@ -126,21 +122,11 @@ class Commands:
             # Sockets are made there, whose names have to be short, wherever the folder is.
             "TMPDIR": f"/proc/{os.getpid()}/fd/{self._temporary}",
         }
-        return {**os.environ, **places, **own, **({"PYTHONPATH": path} if path else {})}
+        return {**places, **own, **({"PYTHONPATH": path} if path else {})}
 
 
 async def _say_nothing(_done: float, _total: float | None, _text: str) -> None:
     pass
-
-
-async def _lines(stream: AsyncIterable[str]) -> AsyncIterable[str]:
-    rest = ""
-    async for text in stream:
-        *lines, rest = (rest + text).split("\n")
-        for line in lines:
-            yield line
-    if rest:
-        yield rest
 
 
 def _progress(line: str, number: int) -> tuple[float, float | None, str]:
@@ -164,14 +150,10 @@ def _answer(code: int, printed: str, said: list[str]) -> object:
     raise (UserError if code == 2 else TunebenchError)(text)
 
 
-async def _end(process: Process) -> None:
-    """End a process that still runs, and whatever of its session is left."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        with anyio.move_on_after(_ENDING_SECONDS):
-            await process.wait()
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that still runs, and whatever of its group is left."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.terminate()  # nothing where it has ended
+        process.wait(_ENDING_SECONDS)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
-    await process.aclose()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.gate_files.references import SCALE
 
-from tunebench.tuner.gate.boundary.inspection import CallInspection
-from tunebench.tuner.gate.boundary.spec import CandidateSpec, Files
+from tunebench.tuner.gate.boundary.inspection import inspect_call
+from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.sanitizer import findings_in, is_of_a_library
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.kernel import Mode
@@ -74,7 +74,7 @@ def inspected(monkeypatch: pytest.MonkeyPatch, folder: Path, tool: str, body: st
     text = f"{SCALE}\nclass ModelNew(Model):\n    def forward(self, x):\n        {body}\n"
     files = Files((folder / "reference.py", SCALE), (folder / "mine.py", text), {}, None, torch.device("cpu"))
     try:
-        return "; ".join(CallInspection(CandidateSpec(files), {"batch": 2, "features": 3}, Mode.TRAIN).run())
+        return "; ".join(inspect_call(files.contender, {"batch": 2, "features": 3}, Mode.TRAIN))
     except StageRefused as refusal:
         return f"refused: {refusal}"
 

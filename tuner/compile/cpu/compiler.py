@@ -18,7 +18,6 @@ import re
 import shutil
 import struct
 import tempfile
-import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,39 +100,21 @@ class CpuCompiler(Compiler):
         bfloat = _BFLOAT_FLAGS if "bfloat_t" in variant.prologue else ()
         return (*_FLAGS, _native_flag(), *bfloat, *cooperation, *_LIBRARIES)
 
-    def compile(self, variant: Variant) -> Build:
-        """Compile to a shared library.
-
-        Raises:
-            CompileError: the source was refused (carries the log), or g++ hangs.
-            CompilerKilledError: g++ was killed from outside.
-            CompilerMissingError: there is no g++.
-            DiskFullError: there is no room for its files.
-        """
-        compiler, version = _gxx(), self.version()
+    def _compiled(self, variant: Variant) -> tuple[bytes, str, dict[str, KernelFigures]]:
+        """Compile to a shared library."""
         flags = self.flags(variant)
-        started = time.perf_counter()
         with scratch() as folder:
             for header, text in variant.cuda.headers.items():
                 (folder / header).write_text(host_source(text), encoding="utf-8")
             (folder / "variant.cu").write_text(translation_unit(variant), encoding="utf-8")
             options = flags[: -len(_LIBRARIES)]
-            command = [compiler, *options, "-include", str(_HEADER), "-I.", "-x", "c++", "variant.cu", *_LIBRARIES]
+            command = [_gxx(), *options, "-include", str(_HEADER), "-I.", "-x", "c++", "variant.cu", *_LIBRARIES]
             command += ["-o", "variant.so"]
             compiled, log = run_compiler(command, folder, self.deadline_seconds, "g++", variant.cuda.file)
             if not compiled:
                 raise CompileError(f"g++ refused {variant.cuda.file}: {_first_error(log)}", log)
             code = (folder / "variant.so").read_bytes()
-        return Build(
-            variant_digest=variant.digest,
-            compiler=self.name,
-            compiler_version=version,
-            code=code,
-            log=log,
-            figures={entry_point: KernelFigures() for entry_point in variant.source.entry_points},
-            seconds=time.perf_counter() - started,
-            signatures=variant.signatures,
-        )
+        return code, log, {entry_point: KernelFigures() for entry_point in variant.source.entry_points}
 
     def load(self, build: Build, device_index: int | None = None) -> LoadedModule:  # noqa: ARG002
         """Load a shared library into this process.

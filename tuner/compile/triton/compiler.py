@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
-from typing import Any
 
 from tunebench.tuner.build import Build, CompilerName, KernelFigures, LoadedModule
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.nvrtc import parse_ptxas_log
-from tunebench.tuner.compile.processes import run_compiler
+from tunebench.tuner.compile.processes import run_main
+from tunebench.tuner.compile.triton import program
 from tunebench.tuner.compile.triton.binaries import Binary, binaries_in, interpreted_content, is_for_gpu
-from tunebench.tuner.compile.triton.program import BINARIES, COMMAND, REQUEST
 from tunebench.tuner.errors import CompileError, CompilerMissingError
-from tunebench.tuner.scratch import scratch
 from tunebench.tuner.triton_source import TritonSource
 from tunebench.tuner.variant import Variant
 
@@ -49,50 +44,18 @@ class TritonCompiler(Compiler):
         """Return no flags: Triton's options are part of the variant."""
         return (_FORM,)
 
-    def compile(self, variant: Variant) -> Build:
-        """Compile to cubins; for a CPU there is nothing to compile.
-
-        Raises:
-            CompileError: the source was refused (carries the log), or Triton hangs or crashes.
-            CompilerKilledError: the process was killed from outside.
-            CompilerMissingError: Triton is not installed, or no process can be started.
-            DiskFullError: there is no room for its files.
-        """
-        source, version = variant.source, self.version()
+    def _compiled(self, variant: Variant) -> tuple[bytes, str, dict[str, KernelFigures]]:
+        """Compile to cubins; for a CPU there is nothing to compile."""
+        source, fixed = variant.source, json.loads(variant.prologue)
         assert isinstance(source, TritonSource)
-        started = time.perf_counter()
-        fixed = json.loads(variant.prologue)
-        code, log = interpreted_content(source.text, fixed), ""
-        figures = {name: KernelFigures() for name in source.entry_points}
-        if variant.architecture.startswith(_GPU):
-            code, log = self._compiled(source, fixed, variant.architecture)
-            figures = _figures(log, binaries_in(code))
-        return Build(
-            variant_digest=variant.digest,
-            compiler=self.name,
-            compiler_version=version,
-            code=code,
-            log=log,
-            figures=figures,
-            seconds=time.perf_counter() - started,
-            signatures=variant.signatures,
-        )
-
-    def _compiled(self, source: TritonSource, fixed: Mapping[str, Any], architecture: str) -> tuple[bytes, str]:
-        request = {
-            "path": sys.path,
-            "text": source.text,
-            "file": source.file,
-            "fixed": fixed,
-            "architecture": int(architecture.removeprefix(_GPU)),
-        }
-        with scratch() as folder:
-            (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-            command = [sys.executable, "-c", COMMAND]
-            compiled, log = run_compiler(command, folder, self.deadline_seconds, "Triton", source.file)
-            if not compiled:
-                raise CompileError(f"Triton refused {_first_line(log, source.file)}", log)
-            return (folder / BINARIES).read_bytes(), log
+        if not variant.architecture.startswith(_GPU):
+            return interpreted_content(source.text, fixed), "", {name: KernelFigures() for name in source.entry_points}
+        architecture = int(variant.architecture.removeprefix(_GPU))
+        request = {"text": source.text, "file": source.file, "fixed": fixed, "architecture": architecture}
+        code, log = run_main(program, request, self.deadline_seconds, "Triton", source.file)
+        if code is None:
+            raise CompileError(f"Triton refused {_first_line(log, source.file)}", log)
+        return code, log, _figures(log, binaries_in(code))
 
     def load(self, build: Build, device_index: int | None = None) -> LoadedModule:
         """Load cubins on a CUDA device, or a source into Triton's interpreter.

@@ -10,14 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-REQUEST, BINARIES = "request.json", "variant.binaries"
-"""The files that `main` reads and writes in its folder."""
-
-COMMAND = (
-    f"import json, sys; request = json.load(open({REQUEST!r}, encoding='utf-8')); sys.path[:] = request.pop('path'); "
-    f"from {__name__} import main; main(**request)"
-)
-"""The Python code that the compile process runs; its modules are found where this process finds them."""
+OUTPUT = "variant.binaries"
+"""The file that `main` writes in its folder."""
 
 _WARP_SIZE = 32
 _MODULE = "tunebench_triton_source"
@@ -40,7 +34,7 @@ def main(text: str, file: str, fixed: Mapping[str, Any], architecture: int) -> N
     except RefusedError as refusal:
         sys.stdout.write(f"\n{refusal}\n")
         sys.exit(1)
-    Path(BINARIES).write_bytes(json.dumps(head).encode() + b"\n" + b"".join(binaries))
+    Path(OUTPUT).write_bytes(json.dumps(head).encode() + b"\n" + b"".join(binaries))
 
 
 def _compiled(source: Path, fixed: Mapping[str, Any], architecture: int) -> tuple[list[dict[str, Any]], list[bytes]]:

@@ -81,37 +81,29 @@ class _Ended:
         return f"the process ended with {self.code} before the call had: {last_line(self.report)}".removesuffix(": ")
 
 
-@dataclass(frozen=True)
-class CallInspection:
-    """One call of a model, at some sizes and in some mode; see `Inspection`."""
+def inspect_call(spec: SandboxSpec, sizes: Sizes, mode: Mode) -> list[str]:
+    """Have a new process make one call of a model under each tool, both at once; see `Inspection`.
 
-    spec: SandboxSpec
-    sizes: Sizes
-    mode: Mode
+    Raises:
+        StageRefused: a tool has found something.
+    """
+    with ThreadPoolExecutor(len(TOOLS)) as pool:
+        runs = [pool.submit(_watched, tool, (spec, sizes, mode)) for tool in TOOLS]
+        ended = [run.result() for run in runs]
+    notes = [_note(one) for one in ended]
+    asked = sum(not note for note in notes)
+    if not asked:
+        return [f"{NOT_ASKED}: {'; '.join(notes)}"]
+    return [f"{asked} cases", *filter(None, notes)]
 
-    def run(self) -> list[str]:
-        """Have a new process make the call under each tool, both at once; see `Inspection.run`."""
-        with ThreadPoolExecutor(len(TOOLS)) as pool:
-            runs = [pool.submit(_watched, tool, (self.spec, self.sizes, self.mode)) for tool in TOOLS]
-            ended = [run.result() for run in runs]
-        notes = [self._note(one) for one in ended]
-        asked = sum(not note for note in notes)
-        if not asked:
-            return [f"{NOT_ASKED}: {'; '.join(notes)}"]
-        return [f"{asked} cases", *filter(None, notes)]
 
-    @staticmethod
-    def _note(ended: _Ended) -> str:
-        """Why a tool was not asked; empty where it was, and found nothing.
-
-        Raises:
-            StageRefused: it found something.
-        """
-        if ended.finding:
-            raise StageRefused(f"{ended.tool}: {ended.finding}")
-        if ended.is_clean or ended.code == FOUND:
-            return ""
-        return f"{ended.tool}: {ended.how}"
+def _note(ended: _Ended) -> str:
+    """Why a tool was not asked; empty where it was, and found nothing."""
+    if ended.finding:
+        raise StageRefused(f"{ended.tool}: {ended.finding}")
+    if ended.is_clean or ended.code == FOUND:
+        return ""
+    return f"{ended.tool}: {ended.how}"
 
 
 def _watched(tool: str, call: watched_call.Call) -> _Ended:

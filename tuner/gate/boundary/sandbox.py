@@ -15,10 +15,10 @@ import torch
 
 from tunebench.tuner.gate.boundary.batched_calls import BatchedCalls
 from tunebench.tuner.gate.boundary.host import Host, ProcessChanges, serve
-from tunebench.tuner.gate.boundary.inspection import CallInspection
+from tunebench.tuner.gate.boundary.inspection import inspect_call
 from tunebench.tuner.gate.boundary.lending import Lending
 from tunebench.tuner.gate.boundary.plain import MalformedError, declared_types, put_together, taken_apart
-from tunebench.tuner.gate.boundary.spec import ReferenceSpec, SandboxSpec
+from tunebench.tuner.gate.boundary.spec import SandboxSpec
 from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.contender import Contender
@@ -98,8 +98,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             raise self._no_answer(f"a malformed reply: {error}") from error
 
     def _no_answer(self, why: str) -> SandboxError:
-        # Exactly: a candidate's files are more than a reference's.
-        return ReferenceSandboxError(why) if type(self.spec) is ReferenceSpec else SandboxError(why)
+        return ReferenceSandboxError(why) if self.spec.is_reference else SandboxError(why)
 
     def model(self, sizes: Sizes, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> RemoteModel:
         """Make a model from one seed, with these weights, in this mode."""
@@ -241,5 +240,5 @@ class RemoteContender(Contender):
             yield contender
 
     def inspection(self, model: Model, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - another process
-        """A call in a new process, see `CallInspection`."""
-        return CallInspection(self.sandbox.spec, dict(source.sizes), mode)
+        """A call in a new process, see `inspect_call`."""
+        return functools.partial(inspect_call, self.sandbox.spec, dict(source.sizes), mode)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,26 +41,30 @@ class Loaded:
         return Source(reference if sizes == reference.numbers else reference.resized(sizes), self.device)
 
 
-class SandboxSpec(Protocol):
-    """A specification of what a sandbox runs; it travels to the process by pickle, from the judge and never back."""
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What a sandbox runs; it travels to the process by pickle, from the judge and never back.
 
-    prepares: ClassVar[bool]
-    """Whether its models are made ready before they are called."""
+    Attributes:
+        path: the file, or the folder of the files, whose places are named in errors.
+        device: where its models and inputs are.
+        settings: of PyTorch's, put in force first.
+        load: runs it, and has the `Watch` note what is changed by whatever runs after its `start`.
+        is_reference: whatever is on trial has no part in it.
+        prepares: its models are made ready before they are called.
+    """
 
-    @property
-    def path(self) -> Path:
-        """The file, or the folder of the files, whose places are named in errors."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where its models and inputs are."""
+    path: Path
+    device: torch.device
+    settings: Mapping[str, str]
+    load: Callable[[Watch], Loaded]
+    is_reference: bool = False
+    prepares: bool = False
 
     def open(self, watch: Watch) -> Loaded:
-        """Run it.
-
-        Args:
-            watch: notes what is changed by whatever runs after its `start`.
-        """
+        """Run it; see `load`."""
+        apply_settings(self.settings, self.device.type)
+        return self.load(watch)
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Files:
         dtype: what models and inputs are converted to; None leaves them as the file makes them.
         device: such as `cpu` or `cuda:0`.
         on_trial: the name of the candidate's model.
-        prepare: run before the files are.
+        prepare: run before the candidate is.
         settings: of PyTorch's, put in force before that.
     """
 
@@ -87,59 +91,35 @@ class Files:
     prepare: Callable[[], object] | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class ReferenceSpec:
-    """Files whose `Model` is asked."""
-
-    files: Files
-    prepares: ClassVar[bool] = False
+    @property
+    def original(self) -> SandboxSpec:
+        """The reference, whose `Model` is asked."""
+        return SandboxSpec(self.reference[0], self.device, self.settings, self._load_original, is_reference=True)
 
     @property
-    def path(self) -> Path:
-        return self.files.reference[0]
+    def contender(self) -> SandboxSpec:
+        """The candidate, whose `ModelNew` is asked, beside the reference."""
+        path, _ = self.candidate or self.reference
+        return SandboxSpec(path, self.device, self.settings, self._load_contender)
 
-    @property
-    def device(self) -> torch.device:
-        return self.files.device
-
-    def open(self, watch: Watch) -> Loaded:
-        """Run the reference; see `SandboxSpec.open`."""
-        apply_settings(self.files.settings, self.device.type)
+    def _load_original(self, watch: Watch) -> Loaded:
         watch.start()
-        return Loaded(_reference_of(self.files), self.device, None)
+        path, text = self.reference
+        return Loaded(load_reference(path, self.sizes, self.dtype, text), self.device, None)
 
-
-@dataclass(frozen=True)
-class CandidateSpec(ReferenceSpec):
-    """Files whose `ModelNew` is asked."""
-
-    @property
-    def path(self) -> Path:
-        return (self.files.candidate or self.files.reference)[0]
-
-    def open(self, watch: Watch) -> Loaded:
-        """Run the reference and the candidate; see `SandboxSpec.open`."""
-        apply_settings(self.files.settings, self.device.type)
-        if self.files.prepare is not None:
-            self.files.prepare()
-        watch.start()
-        reference = _reference_of(self.files)
-        if self.files.candidate is not None:
+    def _load_contender(self, watch: Watch) -> Loaded:
+        if self.prepare is not None:
+            self.prepare()
+        loaded = self._load_original(watch)
+        factory = loaded.reference.candidate
+        if self.candidate is not None:
             watch.start()  # what the reference changes is not the candidate's
-            factory = load_candidate(*self.files.candidate, self.files.on_trial)
-        elif reference.candidate is not None:
-            factory = reference.candidate
-        else:
+            factory = load_candidate(*self.candidate, self.on_trial)
+        if factory is None:
             raise KernelFolderError(
-                f"{self.path}: no ModelNew; define it there, or name its reference with --reference"
+                f"{self.reference[0]}: no ModelNew; define it there, or name its reference with --reference"
             )
-        return Loaded(reference, self.device, _maker(factory))
-
-
-def _reference_of(files: Files) -> Reference:
-    path, text = files.reference
-    return load_reference(path, files.sizes, files.dtype, text)
+        return replace(loaded, make=_maker(factory))
 
 
 def _maker(factory: Callable[..., nn.Module]) -> MakeModel:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 
 from tunebench.tuner.gate.harness import Harness
-from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, Inspection, LaunchInspection, NothingToInspect, find_sanitizer
+from tunebench.tuner.gate.sanitizer import (
+    NOT_INSTALLED,
+    Inspection,
+    LaunchInspection,
+    find_sanitizer,
+    nothing_to_inspect,
+)
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.result import Stage
 
@@ -20,7 +27,7 @@ _AT_ONCE = 8
 
 def sanitized(harness: Harness) -> None:
     """A call on the reduced problem, under each tool."""
-    harness.tell(_inspection_of(harness).run())
+    harness.tell(_inspection_of(harness)())
 
 
 def sanitize(harnesses: Sequence[Harness]) -> list[Stage]:
@@ -29,7 +36,7 @@ def sanitize(harnesses: Sequence[Harness]) -> list[Stage]:
     Most of what the tools take is their start, so that they are asked about all contenders in one process, and about
     each by itself only where they have found something.
     """
-    inspections = [_inspection_or_stage(harness) for harness in harnesses]
+    inspections = [_inspection_or_refusal(harness) for harness in harnesses]
     watched = [inspection for inspection in inspections if isinstance(inspection, LaunchInspection)]
     if len(watched) > 1 and (together := _stage(watched[0].with_those_of(watched[1:]))).passed:
         return [together if inspection in watched else _stage(inspection) for inspection in inspections]
@@ -44,26 +51,28 @@ def _inspection_of(harness: Harness) -> Inspection:
         StageRefused: its module cannot be made or called.
     """
     if harness.device.type != "cuda":
-        return NothingToInspect("asked on CUDA devices only")
+        return nothing_to_inspect("asked on CUDA devices only")
     if find_sanitizer() is None:
-        return NOT_INSTALLED
+        return nothing_to_inspect(NOT_INSTALLED)
     pair = harness.pair()
     with harness.refusing("a call to be watched"), torch.no_grad():
         return harness.contender.inspection(pair.candidate, pair.source, pair.mode)
 
 
-def _inspection_or_stage(harness: Harness) -> Inspection | Stage:
+def _inspection_or_refusal(harness: Harness) -> Inspection:
     try:
         return _inspection_of(harness)
     except StageRefused as refusal:
-        return Stage(NAME, False, 0.0, str(refusal))
+        return partial(_raise, refusal)
 
 
-def _stage(outcome: Inspection | Stage) -> Stage:
-    if isinstance(outcome, Stage):
-        return outcome
+def _raise(refusal: StageRefused) -> Sequence[str]:
+    raise refusal
+
+
+def _stage(inspection: Inspection) -> Stage:
     log = StageLog()
     with contextlib.suppress(StageRefused), log.stage(NAME) as details:
-        details.extend(outcome.run())
+        details.extend(inspection())
     (stage,) = log.verdict(0.0).stages
     return stage
