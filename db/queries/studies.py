@@ -15,13 +15,14 @@ from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.result import Comparison
+from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.versions import Versions
 
 _OF_WINNER = and_(
     tables.Trial.study_id == tables.Comparison.study_id,
     tables.Trial.configuration_id == tables.Comparison.configuration_id,
 )
-_OF_STUDY = ("kernel", "source_digest", "problem", "device", "compiler", "sampler", "seed", "begun_at")
+_OF_STUDY = ("begun_at", *(one.name for one in fields(StudyDescription)))
 _NEWEST = (tables.Comparison.conclusive.desc(), tables.Comparison.concluded_at.desc(), tables.Comparison.id.desc())
 """The newest conclusive comparison, else the newest."""
 
