@@ -25,7 +25,7 @@ from sqlalchemy import Connection, case, func, select, tuple_
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.entry import Entry, Origin, RecordedComparison, RecordedStudy, RecordedTrial
-from tunebench.db.entries.writer import PlacedTrial, Writer
+from tunebench.db.entries.writer import Placed, Writer
 from tunebench.db.schema import tables
 from tunebench.tuner.result import TrialStatus
 
@@ -100,25 +100,23 @@ class _Batches:
         self._next_numbers: dict[int, int] = {}
 
     def add(self, batch: Sequence[Entry]) -> Added:
-        studies_before = self._writer.studies_added
         pairs = [(self._writer.study(entry.study), entry) for entry in batch]
         trials = [(study_id, entry.study, entry.trial) for study_id, entry in pairs if entry.trial is not None]
         keys = [trial.result.configuration.key for _, _, trial in trials]
         numbers = self._writer.configurations(keys)
         places = _Places(self._connection, {study_id for study_id, _, _ in trials}, set(numbers.values()))
-        new: list[tuple[int, int, RecordedTrial]] = []
-        found: list[tuple[int, int, RecordedTrial]] = []
+        new: list[Placed] = []
+        found: list[Placed] = []
         conflicts = 0
         for (study_id, study, trial), key in zip(trials, keys, strict=True):
             place, is_new = self._place(places, study_id, study, numbers[key], trial)
             (new if is_new else found).append((place, numbers[key], trial))
             conflicts += is_new and place != study_id
-        self._add_trials(new)
+        self._writer.add_trials([*self._numbered(new)])
         comparisons = sum(self._add_comparisons(*one) for one in (*new, *found) if one[2].comparisons)
         refused = sum(one[2].late_refusal is not None for one in new)
         refused += self._refuse([one for one in found if one[2].late_refusal])
-        studies = self._writer.studies_added - studies_before
-        return Added(studies, len(new), comparisons, len(found), conflicts, refused)
+        return Added(self._writer.added[tables.Study], len(new), comparisons, len(found), conflicts, refused)
 
     def _place(
         self, places: _Places, study_id: int, study: RecordedStudy, configuration_id: int, trial: RecordedTrial
@@ -133,32 +131,24 @@ class _Batches:
         places.take(study_id, configuration_id, outcome)
         return study_id, True
 
-    def _add_trials(self, new: Sequence[tuple[int, int, RecordedTrial]]) -> None:
-        numbers = self._numbers([(study_id, trial.number) for study_id, _, trial in new])
-        self._writer.add_trials(
-            [
-                PlacedTrial(study, tried, number, trial)
-                for (study, tried, trial), number in zip(new, numbers, strict=True)
-            ]
-        )
-
-    def _numbers(self, places: Sequence[tuple[int, int | None]]) -> Iterator[int]:
-        """A number for each new trial: the one it had, or its study's next where that one is taken."""
-        studies = {study_id for study_id, _ in places}
+    def _numbered(self, new: Sequence[Placed]) -> Iterator[Placed]:
+        """New trials, each with the number that it had, or its study's next where that one is taken."""
+        had = {trial.number for _, _, trial in new} - {None}
         query = select(tables.Trial.study_id, tables.Trial.number).where(
-            tables.Trial.study_id.in_(studies), tables.Trial.number.in_({number for _, number in places} - {None})
+            tables.Trial.study_id.in_({study_id for study_id, _, _ in new}), tables.Trial.number.in_(had)
         )
         taken = {(study_id, number) for study_id, number in self._connection.execute(query)}
         # Numbers that trials of this batch had come first, so that a trial that gets a new one never takes theirs.
-        for study_id, number in places:
-            if number is not None:
-                self._next_numbers[study_id] = max(self._next_number(study_id), number + 1)
-        for study_id, number in places:
+        for study_id, _, trial in new:
+            if trial.number is not None:
+                self._next_numbers[study_id] = max(self._next_number(study_id), trial.number + 1)
+        for study_id, configuration_id, trial in new:
+            number = trial.number
             if number is None or (study_id, number) in taken:
-                number = self._next_numbers[study_id] = self._next_number(study_id)  # noqa: PLW2901
+                number = self._next_number(study_id)
                 self._next_numbers[study_id] += 1
             taken.add((study_id, number))
-            yield number
+            yield study_id, configuration_id, replace(trial, number=number)
 
     def _next_number(self, study_id: int) -> int:
         if study_id not in self._next_numbers:
@@ -168,7 +158,7 @@ class _Batches:
             self._next_numbers[study_id] = 0 if largest is None else largest + 1
         return self._next_numbers[study_id]
 
-    def _refuse(self, refused: Sequence[tuple[int, int, RecordedTrial]]) -> int:
+    def _refuse(self, refused: Sequence[Placed]) -> int:
         """Refuse trials that are there, unless they were refused before; how many."""
         if not refused:
             return 0

@@ -13,7 +13,7 @@ from tunebench.db.entries.claims import Claims
 from tunebench.db.entries.decode import configuration_of, member_of
 from tunebench.db.entries.entry import STUDY_WORDS, LateRefusal, RecordedComparison, RecordedStudy, RecordedTrial
 from tunebench.db.entries.reader import own_origin, reading
-from tunebench.db.entries.writer import PlacedTrial, Writer
+from tunebench.db.entries.writer import Writer
 from tunebench.db.schema import tables
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
@@ -143,7 +143,7 @@ class StudyLog:
             if tried:
                 return None
             trial = RecordedTrial.of(number, result, self._environment, datetime.now(UTC))
-            writer.add_trials([PlacedTrial(self.study_id, configuration_id, number, trial)])
+            writer.add_trials([(self.study_id, configuration_id, trial)])
             return int(number)
 
     def refuse(self, number: int, stage: Stage) -> None:
