@@ -81,7 +81,6 @@ def open_database(url_or_path: str | Path | None = None, *, read_only: bool = Fa
 
     Raises:
         DatabaseMissingError: there is nothing to read.
-        DatabaseError: it cannot be used; the message is one line.
     """
     url = locate(url_or_path)
     where, file = name_of(url), file_of(url)
@@ -102,11 +101,7 @@ def open_database(url_or_path: str | Path | None = None, *, read_only: bool = Fa
 
 
 def upgrade_database(url_or_path: str | Path | None = None) -> Upgrade:
-    """Bring a database to this tunebench's revision, creating it where there is none; what opening for writing does.
-
-    Raises:
-        DatabaseError: it cannot be used; the message is one line.
-    """
+    """Bring a database to this tunebench's revision, creating it where there is none; what opening for writing does."""
     url = locate(url_or_path)
     file, engine = file_of(url), make_engine(url)
     try:

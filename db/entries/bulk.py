@@ -69,7 +69,6 @@ def add_entries(database: Database, entries: Iterable[Entry], progress: Callable
         progress: called after each transaction with the number of entries looked at.
 
     Raises:
-        DatabaseError: the database cannot be written.
         Exception: whatever reading the entries raises; those before it were added.
     """
     seen, added, stream = 0, Added(), iter(entries)

@@ -42,7 +42,6 @@ def matching_studies(database: Database, which: StudyFilter) -> list[int]:
 
     Raises:
         UserError: there is none.
-        DatabaseError: the database cannot be read.
     """
     query = select(tables.Study.id).order_by(tables.Study.id)
     if which.kernel is not None:
@@ -59,11 +58,7 @@ def matching_studies(database: Database, which: StudyFilter) -> list[int]:
 
 
 def count_trials(database: Database, studies: Sequence[int] | None = None) -> int:
-    """How many trials these studies have; all of them for None.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+    """How many trials these studies have; all of them for None."""
     query = select(func.count()).select_from(tables.Trial)
     with database.reading() as connection:
         if studies is None:
@@ -78,9 +73,6 @@ def scan(database: Database, studies: Sequence[int] | None = None) -> Iterator[E
 
     Args:
         studies: their numbers; None for all.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     of_study = select(*tables.Trial.__table__.columns).order_by(tables.Trial.number).limit(_PAGE)
     with reading(database) as reader:
@@ -96,11 +88,7 @@ def scan(database: Database, studies: Sequence[int] | None = None) -> Iterator[E
 
 @contextmanager
 def reading(database: Database) -> Iterator[Reader]:
-    """A reader of parts of the database, all of them as they were at one moment.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
-    """
+    """A reader of parts of the database, all of them as they were at one moment."""
     with database.reading() as connection, _naming(database.name):
         yield Reader(connection)
 

@@ -60,7 +60,6 @@ def export_file(
         UserError: the format holds one study and several are meant, a package is missing, or the file exists, is no
             regular file, or cannot be written.
         FormatError: something in the studies cannot be written in this format.
-        DatabaseError: the database cannot be read.
     """
     with whole_file(file, replace=replace) as stream, _compressed(stream, file) as plain:
         written = export_stream(database, plain, form, which=which, progress=progress)
@@ -112,7 +111,6 @@ def import_file(
     Raises:
         UserError: there are options for a file that says itself what was tuned, or a package is missing.
         FormatError: the file cannot be read or is not of that format; the message is one line.
-        DatabaseError: the database cannot be written.
     """
     form.require()
     options = options or ImportOptions()

@@ -39,7 +39,6 @@ def merge_databases(
 
     Raises:
         UserError: a database would be merged into itself.
-        DatabaseError: one of them cannot be used.
     """
     for source in sources:
         _require_other(into, source)

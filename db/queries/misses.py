@@ -21,11 +21,7 @@ _ALIKE = ("kernel", "source_digest", "path", "architecture", "calls", "first_at"
 
 
 def add_misses(database: Database, found: Iterable[Missed]) -> None:
-    """Add to the counts.
-
-    Raises:
-        DatabaseError: the database cannot be written.
-    """
+    """Add to the counts."""
     now = datetime.now(UTC)
     with database.writing() as connection:
         writer = Writer(connection)
@@ -48,9 +44,6 @@ def misses(
     Args:
         device: a device's name.
         tuned: also those that there are results for by now.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     has_results = exists(
         select(tables.Trial.id)

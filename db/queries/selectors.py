@@ -63,7 +63,6 @@ def select_best(database: Database, selector: Selector, *, kernel: str | None = 
 
     Raises:
         UserError: nothing in the database has such a value; the message has those that there are.
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     required = selector.conditions
     with database.reading() as connection:

@@ -64,7 +64,6 @@ def ask(database: Database, sql: str, *, limit: int | None = None, seconds: floa
 
     Raises:
         UserError: the SQL is wrong, does more than read, or takes too long.
-        DatabaseError: the database cannot be read.
     """
     if "\0" in sql or not sql.strip() or sql.encode(errors="replace").decode() != sql:
         raise UserError("the SQL is empty, or holds a NUL or what is not UTF-8: give one SELECT")

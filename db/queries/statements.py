@@ -152,11 +152,7 @@ def everything_about(picked: CTE) -> AnySelect:
 
 
 def problem_in(row: Row[*tuple[Any, ...]]) -> Problem:
-    """Return the problem of a row that has the columns `PROBLEM`.
-
-    Raises:
-        DatabaseError: the row holds what tunebench does not write.
-    """
+    """Return the problem of a row that has the columns `PROBLEM`."""
     return problem_of(row.problem_key, row.problem_dtype, row.problem_axes, row.problem_options)
 
 
@@ -164,11 +160,7 @@ def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[
     """Return a `TrialRow`'s fields from a row of `everything_about`.
 
     Args:
-        problems: those of earlier rows by key, added to here.
-
-    Raises:
-        DatabaseError: the row holds what tunebench does not write.
-    """
+        problems: those of earlier rows by key, added to here."""
     if row.problem_key not in problems:
         problems[row.problem_key] = problem_in(row)
     return dict(zip(_PLAIN_NAMES, row, strict=False)) | {

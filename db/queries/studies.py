@@ -49,9 +49,6 @@ def studies(
 
     Args:
         kernels, study_ids: only those; None for all.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     counted = select(
         tables.Trial.study_id, func.count().label("trials"), func.max(tables.Trial.recorded_at).label("last_at")
@@ -83,11 +80,7 @@ def studies(
 
 
 def newest_comparison(database: Database, study_id: int) -> Comparison | None:
-    """Return the study's newest conclusive comparison, else its newest, whose winner still stands; None without any.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
-    """
+    """Return the study's newest conclusive comparison, else its newest, whose winner still stands; None without any."""
     newest = (
         select(tables.Comparison.id)
         .join(tables.Trial, _OF_WINNER)
@@ -117,11 +110,7 @@ class Conclusion:
 
 
 def conclusion(database: Database, study_id: int) -> Conclusion | None:
-    """Return what concluded a study; None where nothing has, rounds were inconclusive, or its winner was refused since.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+    """Return what concluded a study; None where nothing has, rounds were inconclusive, or its winner was refused."""
     columns = [getattr(tables.Environment, one.name) for one in fields(Versions)]
     newest = (
         select(*columns)
@@ -138,11 +127,7 @@ def conclusion(database: Database, study_id: int) -> Conclusion | None:
 
 
 def environments(database: Database, study_id: int) -> list[EnvironmentRow]:
-    """Return the environments that the study's trials ran under, the earliest first.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+    """Return the environments that the study's trials ran under, the earliest first."""
     first_at, last_at = func.min(tables.Trial.recorded_at), func.max(tables.Trial.recorded_at)
     query = (
         select(tables.Trial.environment_id, func.count(), first_at, last_at)

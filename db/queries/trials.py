@@ -41,9 +41,6 @@ def best(
     Args:
         environments: only trials that ran in one of these count, and only comparisons made in one; None for all.
         conditions: without a source, every version of the source that there are results of.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     _require_known(conditions, StudyConditions)
     ordering = (tables.Study.kernel, tables.Problem.key, tables.Device.name, tables.Study.compiler, tables.Trial.id)
@@ -55,9 +52,6 @@ def best_of_studies(database: Database, study_ids: Collection[int] | None = None
 
     Args:
         study_ids: None for every study.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     conditions = [] if study_ids is None else [tables.Study.id.in_(study_ids)]
     picked = winners(conditions, group=(tables.Study.id,))
@@ -103,7 +97,6 @@ def trials(
         limit: None for all of them; `each_trial` has them one after the other.
 
     Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
         UserError: the fastest are asked for, of no correct ones.
     """
     return list(each_trial(database, order=order, limit=limit, offset=offset, **conditions))
@@ -120,9 +113,6 @@ def each_trial(
     """Yield the same trials one after the other, in memory that does not grow with their number.
 
     They are all of one state of the database, which lasts until the iterator is exhausted or closed.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
@@ -175,21 +165,13 @@ def _require_known(conditions: Mapping[str, object], kind: type) -> None:
 
 
 def kernels_with_results(database: Database) -> list[str]:
-    """Return the names of the kernels that there are studies of.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+    """Return the names of the kernels that there are studies of."""
     with database.reading() as connection:
         return list(connection.scalars(select(tables.Study.kernel).distinct().order_by(tables.Study.kernel)))
 
 
 def count_rows(database: Database) -> tuple[int, int]:
-    """Return how many studies and how many trials there are.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+    """Return how many studies and how many trials there are."""
     with database.reading() as connection:
         counts = [select(func.count()).select_from(table) for table in (tables.Study, tables.Trial)]
         studies, in_all = (connection.scalar(count) or 0 for count in counts)

@@ -36,11 +36,7 @@ class BegunStudy:
 
 
 def begun_study(database: Database, description: StudyDescription) -> BegunStudy | None:
-    """Return the study of that description; None where it has not begun.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
-    """
+    """Return the study of that description; None where it has not begun."""
     with reading(database) as reader:
         found = reader.connection.scalar(study_of(description))
         if found is None:
@@ -53,9 +49,6 @@ def earlier_studies(database: Database, description: StudyDescription) -> list[E
     """Return the studies to begin a study with: the nearest eight of the same kernel, on the same kind of device.
 
     Each has its fastest trials; a study without a correct trial is left out.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     with database.reading() as connection:
         found = [(_distance(row, description), row) for row in connection.execute(_others(description))]

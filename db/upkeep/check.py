@@ -74,11 +74,7 @@ class Statistics:
 
 
 def statistics(database: Database) -> Statistics:
-    """Count what is in a database.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+    """Count what is in a database."""
     grouping = (tables.Study.kernel, tables.Device.name, tables.Trial.status)
     counts = (
         select(*grouping, func.count())

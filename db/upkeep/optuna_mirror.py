@@ -87,9 +87,6 @@ def publish_all(database: Database, storage: BaseStorage | None = None) -> int:
 
     Returns:
         how many studies there are.
-
-    Raises:
-        DatabaseError: the database cannot be read, or written.
     """
     if storage is None:
         with _storage_in(database) as own:
@@ -155,11 +152,7 @@ def _closing(storage: RDBStorage, database: Database) -> Iterator[None]:
 
 
 def optuna_storage(database: Database) -> RDBStorage:
-    """Return Optuna's storage on the same database, waiting for writers as tunebench does; the caller disposes of it.
-
-    Raises:
-        DatabaseError: the database cannot be written.
-    """
+    """Return Optuna's storage on the same database, waiting for writers as tunebench does; its caller closes it."""
     file = file_of(database.url)
     try:
         if file is None:
