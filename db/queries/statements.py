@@ -95,8 +95,7 @@ def unless_many(connection: Connection, condition: Condition) -> Condition:
 
     Few are looked up by the condition's own index; many are met soon enough on the way through the newest.
     """
-    some = select(literal(1)).select_from(tables.Trial).where(condition).limit(_FEW + 1)
-    if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
+    if _holds_for_many(connection, condition):
         return condition
     # An expression that no index serves, and a sub-select that its own index does.
     return tables.Trial.id.in_(select(tables.Trial.id).where(condition).correlate(None))
@@ -108,11 +107,13 @@ def of_many(connection: Connection, studies: AnySelect) -> Condition:
     Few are found by study and sorted; of many, a walk through all in that order soon meets enough.
     """
     condition = tables.Trial.study_id.in_(studies)
-    some = select(literal(1)).select_from(tables.Trial).where(condition, CORRECT).limit(_FEW + 1)
-    if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
-        # An expression that the index by study does not serve.
-        return (tables.Trial.study_id + 0).in_(studies)
-    return condition
+    # An expression that the index by study does not serve.
+    return (tables.Trial.study_id + 0).in_(studies) if _holds_for_many(connection, condition, CORRECT) else condition
+
+
+def _holds_for_many(connection: Connection, *conditions: Condition) -> bool:
+    some = select(literal(1)).select_from(tables.Trial).where(*conditions).limit(_FEW + 1)
+    return (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW
 
 
 def with_values(connection: Connection, values: Mapping[str, Value | Collection[Value]]) -> Condition:
