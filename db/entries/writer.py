@@ -136,10 +136,11 @@ class Writer:
 
     def _builds(self, listed: Sequence[BuildRecord | None]) -> list[int | None]:
         """The numbers of builds, in order. Of two with one identity the first one's log and seconds are kept."""
-        identities = [build and tuple(getattr(build, name) for name in _IDENTITIES[tables.Build]) for build in listed]
+        names = _IDENTITIES[tables.Build]
+        identities = [None if build is None else tuple(getattr(build, name) for name in names) for build in listed]
         builds = {one: build for one, build in zip(reversed(identities), reversed(listed), strict=True) if one}
         known = self._numbers(tables.Build, builds, _of_build)
-        return [one and known[one] for one in identities]
+        return [None if one is None else known[one] for one in identities]
 
     def _digested(self, table: type[tables.Device | tables.Environment], facts: Device | Environment) -> int:
         """Digests are made here from the facts: one from outside could give a device another one's results."""

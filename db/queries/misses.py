@@ -30,7 +30,7 @@ def add_misses(database: Database, found: Iterable[Missed]) -> None:
             row: dict[str, Any] = vars(one) | {"first_at": now, "last_at": now}
             row |= {"problem_id": writer.problem(row.pop("problem")), "device": row.pop("device_name")}
             adding = inserting(tables.Miss).values(row)
-            more = {name: adding.excluded[name] for name in ("last_at", "path", "served")}
+            more: dict[str, Any] = {name: adding.excluded[name] for name in ("last_at", "path", "served")}
             more["calls"] = tables.Miss.calls + adding.excluded.calls
             identity = ("kernel", "source_digest", "problem_id", "device", "architecture")
             connection.execute(adding.on_conflict_do_update(index_elements=identity, set_=more))
@@ -60,12 +60,13 @@ def misses(
     )
     asked = {tables.Miss.kernel: kernel, tables.Miss.device: device}
     conditions = [column == value for column, value in asked.items() if value is not None]
+    conditions += [] if tuned else [~has_results]
     query = (
         select(
             *(getattr(tables.Miss, name) for name in _ALIKE), tables.Miss.device, *PROBLEM, has_results.label("tuned")
         )
         .join(tables.Problem, tables.Problem.id == tables.Miss.problem_id)
-        .where(*conditions, tuned or ~has_results)
+        .where(*conditions)
         .order_by(tables.Miss.calls.desc(), tables.Miss.id)
     )
     with database.reading() as connection:

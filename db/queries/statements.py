@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypedDict
 
-from sqlalchemy import CTE, JSON, Connection, Row, Text, cast, exists, func, literal, select, tuple_, type_coerce
+from sqlalchemy import CTE, JSON, Connection, Label, Row, Text, cast, exists, func, literal, select, tuple_, type_coerce
 from sqlalchemy.orm import InstrumentedAttribute
 
 from tunebench.db.entries.decode import configuration_of, member_of, problem_of
@@ -33,7 +33,7 @@ _FEW = 50_000
 PROBLEM = tuple(getattr(tables.Problem, name).label(f"problem_{name}") for name in ("key", "dtype", "axes", "options"))
 """The columns of a problem, see `problem_in`."""
 
-_PLAIN = [
+_PLAIN: list[Label[Any]] = [
     FLAT[FLAT_NAMES.get(one.name, one.name)].label(one.name)
     for one in fields(TrialRow)
     if one.name != "problem" and not one.name.startswith("over_")
@@ -85,9 +85,11 @@ def study_conditions(given: Mapping[str, object]) -> list[Condition]:
     if (accuracy := given.get("accuracy")) is not None:
         is_eager = tables.Problem.key.contains(_EAGER, autoescape=True)
         found[tables.Problem].append(is_eager if accuracy is Accuracy.EAGER else ~is_eager)
-    references = {tables.Problem: tables.Study.problem_id, tables.Device: tables.Study.device_id}
-    parts = (column.in_(select(table.id).where(*found[table])) for table, column in references.items() if found[table])
-    return [*found[tables.Study], *parts]
+    conditions = found[tables.Study]
+    for table, reference in ((tables.Problem, tables.Study.problem_id), (tables.Device, tables.Study.device_id)):
+        if found[table]:
+            conditions.append(reference.in_(select(table.__table__.c.id).where(*found[table])))
+    return conditions
 
 
 def unless_many(connection: Connection, condition: Condition) -> Condition:

@@ -88,7 +88,7 @@ class Whole(_Of):
 class Number(_Of):
     """A 64-bit floating-point number. NaN is stored as NULL, since SQLite has no other way to say it."""
 
-    impl = Double().with_variant(REAL(), "sqlite")
+    impl: Any = Double().with_variant(REAL(), "sqlite")
     cache_ok = True
     kind, types = "a number", (int, float)
 

@@ -236,7 +236,7 @@ FLAT: dict[str, SQLColumnExpression[Any]] = {
 
 def _trials_flat() -> AnySelect:
     # SQLite promises the name of a view's column only where it is spelt out.
-    columns = (column.label(name) for name, column in FLAT.items())
+    columns: list[Label[Any]] = [column.label(name) for name, column in FLAT.items()]
     return (
         with_parts(select(*columns).select_from(tables.Trial))
         .join(tables.Origin, tables.Origin.id == tables.Study.origin_id)

@@ -91,7 +91,7 @@ class ParquetFormat(Format):
 
 
 def _schema(pyarrow: Any) -> Any:
-    types = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    types: dict[type | None, Any] = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
     types[datetime] = pyarrow.timestamp("us", tz="UTC")
     return pyarrow.schema([(column.name, types.get(column.kind, pyarrow.string())) for column in columns()])
 
