@@ -81,10 +81,20 @@ def open_database(url_or_path: str | Path | None = None, *, read_only: bool = Fa
 
     Raises:
         DatabaseMissingError: there is nothing to read.
-        DatabaseError: it cannot be used; the message is one line.
     """
+    return _open(url_or_path, read_only=read_only)[0]
+
+
+def upgrade_database(url_or_path: str | Path | None = None) -> Upgrade:
+    """Bring a database to this tunebench's revision, creating it where there is none; what opening for writing does."""
+    database, done = _open(url_or_path, read_only=False)
+    database.close()
+    return done
+
+
+def _open(url_or_path: str | Path | None, *, read_only: bool) -> tuple[Database, Upgrade]:
     url = locate(url_or_path)
-    where, file = name_of(url), file_of(url)
+    where, file, done = name_of(url), file_of(url), Upgrade(HEAD, HEAD, None)
     engine = make_engine(url, read_only=read_only)
     try:
         with translated(where):
@@ -94,29 +104,11 @@ def open_database(url_or_path: str | Path | None = None, *, read_only: bool = Fa
             if read_only and state.revision != HEAD:
                 raise _not_to_be_read(where, state.revision)
             if not read_only:
-                _prepare(url, file, state)
+                done = _prepare(url, file, state)
     except BaseException:
         engine.dispose()
         raise
-    return Database(engine, url, read_only=read_only)
-
-
-def upgrade_database(url_or_path: str | Path | None = None) -> Upgrade:
-    """Bring a database to this tunebench's revision, creating it where there is none; what opening for writing does.
-
-    Raises:
-        DatabaseError: it cannot be used; the message is one line.
-    """
-    url = locate(url_or_path)
-    file, engine = file_of(url), make_engine(url)
-    try:
-        with translated(name_of(url)):
-            state = _look(engine, file)
-            if state.revision is not None:
-                require_known(state.revision, name_of(url))
-            return _prepare(url, file, state)
-    finally:
-        engine.dispose()
+    return Database(engine, url, read_only=read_only), done
 
 
 def _look(engine: Engine, file: Path | None) -> FileState:

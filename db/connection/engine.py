@@ -152,26 +152,33 @@ def translated(where: str) -> Iterator[None]:
     except SQLAlchemyError as error:
         raise as_database_error(error, where) from error
     except sqlite3.Error as error:
-        raise DatabaseError(f"{where}: {_reason(error, where)}") from error
+        raise _of(error, where) from error
     except UnicodeDecodeError as error:
         # Python cannot even decode SQLite's own message, which quotes the damaged schema.
-        raise DatabaseError(f"{where}: the file is not a database, or is damaged: restore a backup") from error
+        raise DatabaseError(f"{where}: {reason_of('', 'SQLITE_CORRUPT', Path(where))}") from error
 
 
 def as_database_error(error: SQLAlchemyError, where: str) -> DatabaseError:
     """Return the error in one line, with what to do where that is known."""
     origin = getattr(error, "orig", None) or error
-    if isinstance(origin, DatabaseError):
-        return origin
-    return DatabaseError(f"{where}: {_reason(origin, where)}")
+    return origin if isinstance(origin, DatabaseError) else _of(origin, where)
 
 
-def _reason(error: BaseException, where: str) -> str:
-    code = getattr(error, "sqlite_errorname", "")
+def _of(error: BaseException, where: str) -> DatabaseError:
+    reason = reason_of(error, getattr(error, "sqlite_errorname", ""), Path(where))
+    return DatabaseError(f"{where}: {reason}")
+
+
+def reason_of(error: object, code: str, file: Path) -> str:
+    """Return the reason of an error, with what to do where that is known.
+
+    Args:
+        code: SQLite's name of it; empty for a server's.
+    """
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return f"another process has kept the database locked for {BUSY_SECONDS:.0f} s: end it, or try again"
     # In WAL mode a full disk can also show as an I/O error of the shared memory's file.
-    if code.startswith("SQLITE_FULL") or (code.startswith("SQLITE_IOERR") and not has_room(Path(where).parent)):
+    if code.startswith("SQLITE_FULL") or (code.startswith("SQLITE_IOERR") and not has_room(file.parent)):
         return "the disk is full: make room, and run the same command again"
     if code.startswith("SQLITE_CANTOPEN"):
         return "the file cannot be opened or created: check its folder, or name another file with --db"
@@ -182,7 +189,7 @@ def _reason(error: BaseException, where: str) -> str:
     return first_line(error)
 
 
-def first_line(error: BaseException | None) -> str:
+def first_line(error: object) -> str:
     """Return the first line of an error's text; drivers add the statement, hints and positions below it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -25,7 +25,7 @@ from sqlalchemy import Connection, case, func, select, tuple_
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.entry import Entry, Origin, RecordedComparison, RecordedStudy, RecordedTrial
-from tunebench.db.entries.writer import PlacedTrial, Writer
+from tunebench.db.entries.writer import Placed, Writer
 from tunebench.db.schema import tables
 from tunebench.tuner.result import TrialStatus
 
@@ -69,7 +69,6 @@ def add_entries(database: Database, entries: Iterable[Entry], progress: Callable
         progress: called after each transaction with the number of entries looked at.
 
     Raises:
-        DatabaseError: the database cannot be written.
         Exception: whatever reading the entries raises; those before it were added.
     """
     seen, added, stream = 0, Added(), iter(entries)
@@ -92,73 +91,86 @@ def derived(origin: Origin) -> Origin:
 
 
 class _Batches:
-    """Adds entries inside one transaction."""
+    """Adds entries inside one transaction.
+
+    Attributes:
+        _outcomes: by study, the results that it has of the batch's configurations, those that the batch adds included.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._writer = Writer(connection)
         self._next_numbers: dict[int, int] = {}
+        self._outcomes: dict[int, dict[int, Outcome]] = {}
 
     def add(self, batch: Sequence[Entry]) -> Added:
-        studies_before = self._writer.studies_added
         pairs = [(self._writer.study(entry.study), entry) for entry in batch]
         trials = [(study_id, entry.study, entry.trial) for study_id, entry in pairs if entry.trial is not None]
-        keys = [trial.result.configuration.key for _, _, trial in trials]
-        numbers = self._writer.configurations(keys)
-        places = _Places(self._connection, {study_id for study_id, _, _ in trials}, set(numbers.values()))
-        new: list[tuple[int, int, RecordedTrial]] = []
-        found: list[tuple[int, int, RecordedTrial]] = []
+        numbers = self._writer.configurations([trial.result.configuration.key for _, _, trial in trials])
+        self._load({study_id for study_id, _, _ in trials}, numbers.values())
+        new: list[Placed] = []
+        found: list[Placed] = []
         conflicts = 0
-        for (study_id, study, trial), key in zip(trials, keys, strict=True):
-            place, is_new = self._place(places, study_id, study, numbers[key], trial)
-            (new if is_new else found).append((place, numbers[key], trial))
+        for study_id, study, trial in trials:
+            tried = numbers[trial.result.configuration.key]
+            place, is_new = self._place(study_id, study, tried, trial, numbers.values())
+            (new if is_new else found).append((place, tried, trial))
             conflicts += is_new and place != study_id
-        self._add_trials(new)
+        self._writer.add_trials([*self._numbered(new)])
         comparisons = sum(self._add_comparisons(*one) for one in (*new, *found) if one[2].comparisons)
         refused = sum(one[2].late_refusal is not None for one in new)
         refused += self._refuse([one for one in found if one[2].late_refusal])
-        studies = self._writer.studies_added - studies_before
-        return Added(studies, len(new), comparisons, len(found), conflicts, refused)
+        return Added(self._writer.added[tables.Study], len(new), comparisons, len(found), conflicts, refused)
 
     def _place(
-        self, places: _Places, study_id: int, study: RecordedStudy, configuration_id: int, trial: RecordedTrial
+        self, study_id: int, study: RecordedStudy, tried: int, trial: RecordedTrial, configurations: Collection[int]
     ) -> tuple[int, bool]:
-        """The study that a trial belongs to, and whether it is new there."""
+        """The study that a trial of a configuration belongs to, and whether it is new there."""
         outcome = _outcome_of(trial)
-        while (there := places.outcome(study_id, configuration_id)) is not None:
+        while (there := self._outcomes[study_id].get(tried)) is not None:
             if there == outcome:
                 return study_id, False
             study = replace(study, origin=derived(study.origin))
             study_id = self._writer.study(study)
-        places.take(study_id, configuration_id, outcome)
+            self._load({study_id}, configurations)
+        self._outcomes[study_id][tried] = outcome
         return study_id, True
 
-    def _add_trials(self, new: Sequence[tuple[int, int, RecordedTrial]]) -> None:
-        numbers = self._numbers([(study_id, trial.number) for study_id, _, trial in new])
-        self._writer.add_trials(
-            [
-                PlacedTrial(study, tried, number, trial)
-                for (study, tried, trial), number in zip(new, numbers, strict=True)
-            ]
-        )
+    def _load(self, studies: set[int], configurations: Collection[int]) -> None:
+        new = studies - self._outcomes.keys()
+        self._outcomes |= {study_id: {} for study_id in new}
+        query = select(
+            tables.Trial.study_id,
+            tables.Trial.configuration_id,
+            tables.Trial.recorded_at,
+            tables.Trial.status,
+            tables.Trial.median_ms,
+            # The status that a refused trial was recorded with is in its document alone.
+            case((tables.Trial.status == TrialStatus.CORRECTNESS, tables.Trial.document)),
+        ).where(tables.Trial.configuration_id.in_(configurations), tables.Trial.study_id.in_(new))
+        for study_id, tried, recorded_at, status, median_ms, refused in self._connection.execute(query) if new else ():
+            late = refused is not None and refused["late_refusal"] is not None
+            recorded = (refused["status"], refused["measurement"]["median_ms"]) if late else (status, median_ms)
+            self._outcomes[study_id][tried] = (recorded_at, *recorded)
 
-    def _numbers(self, places: Sequence[tuple[int, int | None]]) -> Iterator[int]:
-        """A number for each new trial: the one it had, or its study's next where that one is taken."""
-        studies = {study_id for study_id, _ in places}
+    def _numbered(self, new: Sequence[Placed]) -> Iterator[Placed]:
+        """New trials, each with the number that it had, or its study's next where that one is taken."""
+        had = {trial.number for _, _, trial in new} - {None}
         query = select(tables.Trial.study_id, tables.Trial.number).where(
-            tables.Trial.study_id.in_(studies), tables.Trial.number.in_({number for _, number in places} - {None})
+            tables.Trial.study_id.in_({study_id for study_id, _, _ in new}), tables.Trial.number.in_(had)
         )
         taken = {(study_id, number) for study_id, number in self._connection.execute(query)}
         # Numbers that trials of this batch had come first, so that a trial that gets a new one never takes theirs.
-        for study_id, number in places:
-            if number is not None:
-                self._next_numbers[study_id] = max(self._next_number(study_id), number + 1)
-        for study_id, number in places:
+        for study_id, _, trial in new:
+            if trial.number is not None:
+                self._next_numbers[study_id] = max(self._next_number(study_id), trial.number + 1)
+        for study_id, configuration_id, trial in new:
+            number = trial.number
             if number is None or (study_id, number) in taken:
-                number = self._next_numbers[study_id] = self._next_number(study_id)  # noqa: PLW2901
+                number = self._next_number(study_id)
                 self._next_numbers[study_id] += 1
             taken.add((study_id, number))
-            yield number
+            yield study_id, configuration_id, replace(trial, number=number)
 
     def _next_number(self, study_id: int) -> int:
         if study_id not in self._next_numbers:
@@ -168,7 +180,7 @@ class _Batches:
             self._next_numbers[study_id] = 0 if largest is None else largest + 1
         return self._next_numbers[study_id]
 
-    def _refuse(self, refused: Sequence[tuple[int, int, RecordedTrial]]) -> int:
+    def _refuse(self, refused: Sequence[Placed]) -> int:
         """Refuse trials that are there, unless they were refused before; how many."""
         if not refused:
             return 0
@@ -190,42 +202,6 @@ class _Batches:
         for comparison in new.values():
             self._writer.add_comparison(study_id, configuration_id, comparison)
         return len(new)
-
-
-class _Places:
-    """The results that the studies of a batch have of its configurations, those that the batch adds included."""
-
-    def __init__(self, connection: Connection, studies: set[int], configurations: set[int]) -> None:
-        self._connection = connection
-        self._configurations = configurations
-        self._loaded: set[int] = set()
-        self._outcomes: dict[tuple[int, int], Outcome] = {}
-        self._load(studies)
-
-    def outcome(self, study_id: int, configuration_id: int) -> Outcome | None:
-        """None where the study has no result of that configuration."""
-        if study_id not in self._loaded:
-            self._load({study_id})
-        return self._outcomes.get((study_id, configuration_id))
-
-    def take(self, study_id: int, configuration_id: int, outcome: Outcome) -> None:
-        self._outcomes[study_id, configuration_id] = outcome
-
-    def _load(self, studies: set[int]) -> None:
-        query = select(
-            tables.Trial.study_id,
-            tables.Trial.configuration_id,
-            tables.Trial.recorded_at,
-            tables.Trial.status,
-            tables.Trial.median_ms,
-            # The status that a refused trial was recorded with is in its document alone.
-            case((tables.Trial.status == TrialStatus.CORRECTNESS, tables.Trial.document)),
-        ).where(tables.Trial.configuration_id.in_(self._configurations), tables.Trial.study_id.in_(studies))
-        for study_id, configuration_id, recorded_at, status, median_ms, refused in self._connection.execute(query):
-            late = refused is not None and refused["late_refusal"] is not None
-            recorded = (refused["status"], refused["measurement"]["median_ms"]) if late else (status, median_ms)
-            self._outcomes[study_id, configuration_id] = (recorded_at, *recorded)
-        self._loaded |= studies
 
 
 def _outcome_of(trial: RecordedTrial) -> Outcome:

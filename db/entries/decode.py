@@ -1,4 +1,7 @@
-"""Makes the engine's values from stored text. A database may come from anyone, so everything in it is checked."""
+"""Makes the engine's values from stored text. A database may come from anyone, so everything in it is checked.
+
+What tunebench does not write is a `DatabaseError`.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,7 @@ _Kind = TypeVar("_Kind", bound=StrEnum)
 
 
 def problem_of(key: str, dtype: str, axes: object, options: object) -> Problem:
-    """The problem of that key, its axes in the order in which the kernel names them.
-
-    Raises:
-        DatabaseError: the parts are not a problem's, or not this one's.
-    """
+    """The problem of that key, its axes in the order in which the kernel names them."""
     if not (isinstance(axes, dict) and isinstance(options, dict)):
         raise _mismatch(key, "a problem")
     sizes_legal = all(type(size) is int and size >= 0 for size in axes.values())
@@ -32,11 +31,7 @@ def problem_of(key: str, dtype: str, axes: object, options: object) -> Problem:
 
 
 def json_of(text: str, kind: str) -> object:
-    """The value that JSON text says, which belongs to something of a kind.
-
-    Raises:
-        DatabaseError: it is none.
-    """
+    """The value that JSON text says, which belongs to something of a kind."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError, TypeError):
@@ -45,11 +40,7 @@ def json_of(text: str, kind: str) -> object:
 
 @lru_cache(maxsize=4096)
 def configuration_of(key: str) -> Configuration:
-    """The configuration of that key. Whether a kernel declares such values is for the kernel's space to say.
-
-    Raises:
-        DatabaseError: the key is not one that `Configuration.key` makes.
-    """
+    """The configuration of that key. Whether a kernel declares such values is for the kernel's space to say."""
     values = json_of(key, "a configuration")
     if not isinstance(values, dict) or not all(isinstance(v, bool | int | float | str) for v in values.values()):
         raise _mismatch(key, "a configuration")
@@ -57,11 +48,7 @@ def configuration_of(key: str) -> Configuration:
 
 
 def member_of(kind: type[_Kind], name: str) -> _Kind:
-    """The member of an enumeration that a name says.
-
-    Raises:
-        DatabaseError: there is none.
-    """
+    """The member of an enumeration that a name says."""
     try:
         return kind(name)
     except ValueError:
@@ -69,11 +56,7 @@ def member_of(kind: type[_Kind], name: str) -> _Kind:
 
 
 def speed_up_of(*figures: object) -> tuple[float, float, float] | None:
-    """A speed-up and its interval, where there is one.
-
-    Raises:
-        DatabaseError: they are not three numbers.
-    """
+    """A speed-up and its interval, where there is one."""
     match figures:
         case (None, None, None):
             return None
@@ -83,11 +66,7 @@ def speed_up_of(*figures: object) -> tuple[float, float, float] | None:
 
 
 def text_of(value: object) -> str | None:
-    """Text, where there is any.
-
-    Raises:
-        DatabaseError: it is something else.
-    """
+    """Text, where there is any."""
     if value is None or isinstance(value, str):
         return value
     raise _mismatch(str(value), "text")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Select, func, select, tuple_
+from sqlalchemy import Connection, Select, func, select
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.codec import parts_of, value_of
+from tunebench.db.entries.decode import configuration_of, json_of
 from tunebench.db.entries.entry import Entry, Origin, RecordedComparison, RecordedStudy, RecordedTrial
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.schema import tables
@@ -42,7 +42,6 @@ def matching_studies(database: Database, which: StudyFilter) -> list[int]:
 
     Raises:
         UserError: there is none.
-        DatabaseError: the database cannot be read.
     """
     query = select(tables.Study.id).order_by(tables.Study.id)
     if which.kernel is not None:
@@ -59,11 +58,7 @@ def matching_studies(database: Database, which: StudyFilter) -> list[int]:
 
 
 def count_trials(database: Database, studies: Sequence[int] | None = None) -> int:
-    """How many trials these studies have; all of them for None.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+    """How many trials these studies have; all of them for None."""
     query = select(func.count()).select_from(tables.Trial)
     with database.reading() as connection:
         if studies is None:
@@ -72,31 +67,28 @@ def count_trials(database: Database, studies: Sequence[int] | None = None) -> in
 
 
 def scan(database: Database, studies: Sequence[int] | None = None) -> Iterator[Entry]:
-    """Every trial with everything about it, by study and number; then the studies that have none.
+    """Every trial with everything about it, by study and number; of a study that has none, the study.
 
     It is one transaction: what other processes record meanwhile is not seen.
 
     Args:
         studies: their numbers; None for all.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
-    with database.reading() as connection, _naming(database.name):
-        reader = Reader(connection)
-        for page in _pages(connection, studies):
-            yield from reader.entries(page)
-        for study_id in _without_trials(connection, studies):
-            yield Entry(reader.study(study_id), None)
+    of_study = select(*tables.Trial.__table__.columns).order_by(tables.Trial.number).limit(_PAGE)
+    with reading(database) as reader:
+        chosen = reader.connection.scalars(select(tables.Study.id).order_by(tables.Study.id)).all()
+        for study_id in chosen if studies is None else studies:
+            last, query = -1, of_study.where(tables.Trial.study_id == study_id)
+            while page := _rows(reader.connection, query.where(tables.Trial.number > last)):
+                yield from reader.entries(page)
+                last = page[-1]["number"]
+            if last < 0:
+                yield Entry(reader.study(study_id), None)
 
 
 @contextmanager
 def reading(database: Database) -> Iterator[Reader]:
-    """A reader of parts of the database, all of them as they were at one moment.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
-    """
+    """A reader of parts of the database, all of them as they were at one moment."""
     with database.reading() as connection, _naming(database.name):
         yield Reader(connection)
 
@@ -121,31 +113,6 @@ def _naming(where: str) -> Iterator[None]:
         if str(error).startswith(where):
             raise
         raise DatabaseError(f"{where}: {error}") from error
-
-
-def _pages(connection: Connection, studies: Sequence[int] | None) -> Iterator[list[Values]]:
-    """Trials in pieces along the index by study and number."""
-    query = select(*tables.Trial.__table__.columns).limit(_PAGE)
-    by_number = tables.Trial.number
-    if studies is None:
-        position = tuple_(tables.Trial.study_id, by_number)
-        after = (-1, -1)
-        while page := _rows(connection, query.where(position > after).order_by(tables.Trial.study_id, by_number)):
-            yield page
-            after = (page[-1]["study_id"], page[-1]["number"])
-        return
-    for study in studies:
-        of_study, last = query.where(tables.Trial.study_id == study).order_by(by_number), -1
-        while page := _rows(connection, of_study.where(by_number > last)):
-            yield page
-            last = page[-1]["number"]
-
-
-def _without_trials(connection: Connection, studies: Sequence[int] | None) -> list[int]:
-    chosen = None if studies is None else set(studies)
-    having = select(tables.Trial.study_id).where(tables.Trial.study_id == tables.Study.id).exists()
-    found = connection.scalars(select(tables.Study.id).where(~having).order_by(tables.Study.id))
-    return [study for study in found if chosen is None or study in chosen]
 
 
 def _rows(connection: Connection, query: Select[Any]) -> list[Values]:
@@ -198,7 +165,7 @@ class Reader:
         """The comparison of that number, and the configuration that won it."""
         row = self._by_id(tables.Comparison, [comparison_id])[comparison_id]
         won = self._by_id(tables.Configuration, [row["configuration_id"]])[row["configuration_id"]]
-        return Configuration(_configuration(won["key"])), self._comparison(row)
+        return configuration_of(won["key"]), self._comparison(row)
 
     def entries(self, page: list[Values]) -> Iterator[Entry]:
         """The trials of these rows of their table."""
@@ -210,7 +177,7 @@ class Reader:
             build = builds.get(row["build_id"])
             trial = _document(row) | {
                 "number": row["number"],
-                "configuration": _configuration(configurations[row["configuration_id"]]["key"]),
+                "configuration": json_of(configurations[row["configuration_id"]]["key"], "a configuration"),
                 "environment": self.environment(row["environment_id"]),
                 "build": build and _document(build),
                 "recorded_at": row["recorded_at"],
@@ -269,10 +236,3 @@ def _document(row: Values) -> Values:
     if not isinstance(document, dict):
         raise EntryError(f"{document!r:.80} is not a document")
     return document
-
-
-def _configuration(key: str) -> Any:
-    try:
-        return json.loads(key)
-    except (ValueError, RecursionError):
-        raise EntryError(f"{key!r:.80} is not a configuration") from None

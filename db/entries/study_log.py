@@ -13,7 +13,7 @@ from tunebench.db.entries.claims import Claims
 from tunebench.db.entries.decode import configuration_of, member_of
 from tunebench.db.entries.entry import STUDY_WORDS, LateRefusal, RecordedComparison, RecordedStudy, RecordedTrial
 from tunebench.db.entries.reader import own_origin, reading
-from tunebench.db.entries.writer import PlacedTrial, Writer
+from tunebench.db.entries.writer import Writer
 from tunebench.db.schema import tables
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
@@ -30,9 +30,6 @@ def open_study(
     Args:
         environment: in force now; it goes with the trials that are recorded through this log.
         warm_starts: what a new study begins with from earlier ones.
-
-    Raises:
-        DatabaseError: the database cannot be written.
     """
     with database.writing() as connection:
         if connection.dialect.name == "postgresql":
@@ -77,21 +74,13 @@ class StudyLog:
         self._claims = Claims(database, study_id)
 
     def past(self, after: int = -1) -> Sequence[PastTrial]:
-        """The study's trials so far with a number above this one, by number.
-
-        Raises:
-            DatabaseError: the database cannot be read, or holds what tunebench does not write.
-        """
+        """The study's trials so far with a number above this one, by number."""
         with self._database.reading() as connection:
             rows = connection.execute(_PAST, {"study_id": self.study_id, "after": after})
             return [_past(*row) for row in rows]
 
     def result(self, number: int) -> TrialResult:
-        """Return the result of a trial of this study, without its build.
-
-        Raises:
-            DatabaseError: the database cannot be read, or holds what tunebench does not write.
-        """
+        """Return the result of a trial of this study, without its build."""
         with reading(self._database) as reader:
             found = reader.trial(self._trial_id(reader.connection, number))
         assert found is not None
@@ -102,9 +91,6 @@ class StudyLog:
 
         Returns:
             False where another process is at it, or has recorded it.
-
-        Raises:
-            DatabaseError: the database cannot be asked.
         """
         if not self._claims.take(configuration.key):
             return False
@@ -122,9 +108,6 @@ class StudyLog:
         Returns:
             the number that it got in the study, the next one; None where another process has recorded this
             configuration, so that nothing is added.
-
-        Raises:
-            DatabaseError: the database cannot be written, or refuses a row.
         """
         number = self._recorded(result)
         self._claims.let_go(result.configuration.key)
@@ -143,15 +126,11 @@ class StudyLog:
             if tried:
                 return None
             trial = RecordedTrial.of(number, result, self._environment, datetime.now(UTC))
-            writer.add_trials([PlacedTrial(self.study_id, configuration_id, number, trial)])
+            writer.add_trials([(self.study_id, configuration_id, trial)])
             return int(number)
 
     def refuse(self, number: int, stage: Stage) -> None:
-        """Refuse a correct trial of this study, in one transaction; one that was refused before stays as it is.
-
-        Raises:
-            DatabaseError: the database cannot be written, or refuses it.
-        """
+        """Refuse a correct trial of this study, in one transaction; one that was refused before stays as it is."""
         refusal = LateRefusal(stage.name, stage.seconds, stage.detail, datetime.now(UTC))
         with self._database.writing() as connection:
             self._writer(connection).refuse({self._trial_id(connection, number): refusal})
@@ -160,9 +139,6 @@ class StudyLog:
         """Add the comparison that ends the study, in one transaction; its best must be one of the study's trials.
 
         It is the newest of its kernel and problem: where the clock went back, its moment is just after the latest.
-
-        Raises:
-            DatabaseError: the database cannot be written, or refuses the comparison.
         """
         key = comparison.best.key
         with self._database.writing() as connection:

@@ -6,23 +6,17 @@ writers that create the same one at the same moment end up with the same row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Insert, bindparam, insert, select, update
+from sqlalchemy import Connection, Insert, Select, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
 
 from tunebench.db.entries.codec import document_of
-from tunebench.db.entries.entry import (
-    STUDY_WORDS,
-    LateRefusal,
-    Origin,
-    RecordedComparison,
-    RecordedStudy,
-    RecordedTrial,
-)
+from tunebench.db.entries.entry import STUDY_WORDS, LateRefusal, RecordedComparison, RecordedStudy, RecordedTrial
 from tunebench.db.schema import tables
 from tunebench.db.schema.documents import build_columns, comparison_columns, trial_columns
 from tunebench.tuner.build import BuildRecord
@@ -32,50 +26,55 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
 
 Values: TypeAlias = dict[str, Any]
+Placed: TypeAlias = tuple[int, int, RecordedTrial]
+"""The numbers of a trial's study and of its configuration, and the trial with its own number in the study."""
+
 _Identity: TypeAlias = tuple[Any, ...]
 
 # A row's document is without what the row refers to or has in columns of its own.
 _BESIDE_TRIAL = ("number", "configuration", "environment", "build", "recorded_at", "comparisons")
 _BESIDE_COMPARISON = ("environment", "concluded_at")
-_BUILD_IDENTITY = ("variant_digest", "compiler", "compiler_version", "code_sha256")
 
-
-@dataclass(frozen=True)
-class PlacedTrial:
-    """A trial with the numbers of its study and of its configuration, and its own number in the study."""
-
-    study_id: int
-    configuration_id: int
-    number: int
-    trial: RecordedTrial
+_IDENTITIES: dict[type[tables.Base], tuple[str, ...]] = {
+    tables.Origin: ("uid",),
+    tables.Device: ("digest",),
+    tables.Environment: ("digest",),
+    tables.Problem: ("key",),
+    tables.Configuration: ("key",),
+    tables.Study: ("origin_id", "problem_id", "device_id", *STUDY_WORDS),
+    tables.Build: ("variant_digest", "compiler", "compiler_version", "code_sha256"),
+}
+"""The columns that identify a row of what many results share."""
 
 
 class Writer:
     """Finds or adds the parts of entries inside a transaction that the caller began.
 
     Attributes:
-        studies_added: how many studies were new.
+        added: how many rows of the tables that many results share were new.
 
     Args:
         environments: the numbers of those that are known to be there.
     """
 
     def __init__(self, connection: Connection, environments: Mapping[Environment, int] | None = None) -> None:
-        self.studies_added = 0
+        self.added: Counter[type[tables.Base]] = Counter()
         self._connection = connection
-        self._known: dict[tuple[str, _Identity], int] = {}
+        self._known: dict[type[tables.Base], dict[_Identity, int]] = defaultdict(dict)
         self._environments = dict(environments or {})
 
     def study(self, study: RecordedStudy) -> int:
         """The number of a study."""
-        identity = {
-            "origin_id": self._origin(study.origin),
-            "problem_id": self.problem(study.problem),
-            "device_id": self.device(study.device),
-        } | {name: getattr(study, name) for name in STUDY_WORDS}
-        number, created = self._find_or_add(tables.Study, identity, _beginning(study))
-        self.studies_added += created
-        return number
+        origin = self._number(tables.Origin, study.origin.uid, rest={"created_at": study.origin.created_at})
+        problem, device = self.problem(study.problem), self.device(study.device)
+        words = (getattr(study, name) for name in STUDY_WORDS)
+        warm_starts = None if study.warm_starts is None else [document_of(one) for one in study.warm_starts]
+        beginning = {"begun_at": study.begun_at, "warm_starts": warm_starts}
+        return self._number(tables.Study, origin, problem, device, *words, rest=beginning)
+
+    def problem(self, problem: Problem) -> int:
+        """The number of a problem."""
+        return self._number(tables.Problem, problem.key, rest=document_of(problem))
 
     def device(self, device: Device) -> int:
         """The number of a device."""
@@ -89,31 +88,23 @@ class Writer:
 
     def configurations(self, keys: Collection[str]) -> dict[str, int]:
         """The numbers of configurations by their keys."""
-        distinct = sorted(set(keys))
-        found = self._numbers_of(_CONFIGURATIONS, {"keys": distinct})
-        missing = [{"key": key} for key in distinct if key not in found]
-        if missing:
-            found |= self._numbers_of(self._adding(tables.Configuration, "key", "id"), missing)
-        if len(found) < len(distinct):
-            # Another writer was first.
-            found |= self._numbers_of(_CONFIGURATIONS, {"keys": distinct})
-        return found
+        known = self._numbers(tables.Configuration, dict.fromkeys((key,) for key in sorted(set(keys))), lambda _: {})
+        return {key: known[key,] for key in keys}
 
-    def add_trials(self, trials: Sequence[PlacedTrial]) -> None:
+    def add_trials(self, trials: Sequence[Placed]) -> None:
         """Add trials with their builds; their comparisons apart."""
         if not trials:
             return
-        builds = self._builds([placed.trial.build for placed in trials])
-        rows = []
-        for placed, build_id in zip(trials, builds, strict=True):
-            document = document_of(placed.trial, *_BESIDE_TRIAL)
+        builds, rows = self._builds([trial.build for _, _, trial in trials]), []
+        for (study_id, configuration_id, trial), build_id in zip(trials, builds, strict=True):
+            document = document_of(trial, *_BESIDE_TRIAL)
             place = {
-                "study_id": placed.study_id,
-                "number": placed.number,
-                "configuration_id": placed.configuration_id,
-                "environment_id": self.environment(placed.trial.environment),
+                "study_id": study_id,
+                "number": trial.number,
+                "configuration_id": configuration_id,
+                "environment_id": self.environment(trial.environment),
                 "build_id": build_id,
-                "recorded_at": placed.trial.recorded_at,
+                "recorded_at": trial.recorded_at,
             }
             rows.append(place | trial_columns(document) | {"document": document})
         self._connection.execute(_insert(tables.Trial), rows)
@@ -131,26 +122,6 @@ class Writer:
             changed += row.rowcount
         return changed
 
-    def _builds(self, listed: Sequence[BuildRecord | None]) -> list[int | None]:
-        """The numbers of builds, in order. Of two with one identity the first one's log and seconds are kept."""
-        by_identity = {_build_identity(build): build for build in reversed(listed) if build is not None}
-        known = self._known_builds(by_identity)
-        missing = [build for identity, build in by_identity.items() if identity not in known]
-        if missing:
-            creation = self._adding(tables.Build, "id", *_BUILD_IDENTITY)
-            rows = [_build_row(build) for build in missing]
-            created = {tuple(identity): number for number, *identity in self._connection.execute(creation, rows)}
-            known |= created
-            if len(created) < len(missing):
-                # Another writer was first.
-                known |= self._known_builds({_build_identity(build): build for build in missing})
-        return [None if build is None else known[_build_identity(build)] for build in listed]
-
-    def _known_builds(self, builds: Mapping[_Identity, BuildRecord]) -> dict[_Identity, int]:
-        digests = sorted({build.variant_digest for build in builds.values()})
-        rows = self._connection.execute(_BUILDS, {"digests": digests}) if digests else ()
-        return {tuple(identity): number for number, *identity in rows}
-
     def add_comparison(self, study_id: int, configuration_id: int, comparison: RecordedComparison) -> None:
         """Add a comparison with its samples and ratios."""
         document = document_of(comparison, *_BESIDE_COMPARISON)
@@ -163,48 +134,63 @@ class Writer:
         row = place | comparison_columns(document) | {"document": document}
         self._connection.execute(_insert(tables.Comparison), row)
 
-    def _numbers_of(self, statement: Any, values: Values | Sequence[Values]) -> dict[str, int]:
-        return {key: number for key, number in self._connection.execute(statement, values)}  # noqa: C416
-
-    def _origin(self, origin: Origin) -> int:
-        return self._find_or_add(tables.Origin, {"uid": origin.uid}, {"created_at": origin.created_at})[0]
-
-    def problem(self, problem: Problem) -> int:
-        """The number of a problem."""
-        return self._find_or_add(tables.Problem, {"key": problem.key}, document_of(problem))[0]
+    def _builds(self, listed: Sequence[BuildRecord | None]) -> list[int | None]:
+        """The numbers of builds, in order. Of two with one identity the first one's log and seconds are kept."""
+        names = _IDENTITIES[tables.Build]
+        identities = [None if build is None else tuple(getattr(build, name) for name in names) for build in listed]
+        builds = {one: build for one, build in zip(reversed(identities), reversed(listed), strict=True) if one}
+        known = self._numbers(tables.Build, builds, _of_build)
+        return [None if one is None else known[one] for one in identities]
 
     def _digested(self, table: type[tables.Device | tables.Environment], facts: Device | Environment) -> int:
         """Digests are made here from the facts: one from outside could give a device another one's results."""
         columns = {name: getattr(facts, name) for name in tables.digested_columns(table)}
-        return self._find_or_add(table, {"digest": tables.digest_of(table, facts)}, columns)[0]
+        return self._number(table, tables.digest_of(table, facts), rest=columns)
 
-    def _find_or_add(self, table: type[tables.Base], identity: Values, rest: Values) -> tuple[int, bool]:
-        """The number of the row of that identity, and whether it is new."""
-        place = (table.__tablename__, tuple(identity.values()))
-        if place in self._known:
-            return self._known[place], False
-        columns = table.__table__.c
-        query = select(columns.id).where(*(columns[name] == value for name, value in identity.items()))
-        number = self._connection.scalar(query)
-        created = number is None
-        if number is None:
-            self._connection.execute(self._adding(table), identity | rest)
-            number = self._connection.execute(query).scalar_one()
-        self._known[place] = int(number)
-        return int(number), created
+    def _number(self, table: type[tables.Base], *identity: Any, rest: Values) -> int:
+        return self._numbers(table, {identity: rest}, dict)[identity]
 
-    def _adding(self, table: type[tables.Base], *returning: str) -> Insert:
-        return _insert_unless_there(self._connection.dialect.name, table, *returning)
+    def _numbers(
+        self, table: type[tables.Base], rows: Mapping[_Identity, Any], rest_of: Callable[[Any], Values]
+    ) -> Mapping[_Identity, int]:
+        """The numbers of a table's rows by their identities; what is not there is added.
+
+        Args:
+            rows: by identity; `rest_of` one of them is a row's other columns.
+        """
+        known, names = self._known[table], _IDENTITIES[table]
+        if new := {identity: row for identity, row in rows.items() if identity not in known}:
+            finding = _finding(table, one=len(new) == 1)
+            sought = dict(zip(names, next(iter(new)), strict=True)) | {"first": [first for first, *_ in new]}
+            known |= self._found(finding, sought, new)
+            missing = [
+                dict(zip(names, identity, strict=True)) | rest_of(row)
+                for identity, row in new.items()
+                if identity not in known
+            ]
+            if missing:
+                created = self._found(_insert_unless_there(self._connection.dialect.name, table), missing, new)
+                known |= created
+                self.added[table] += len(created)
+                if len(created) < len(missing):
+                    # Another writer was first.
+                    known |= self._found(finding, sought, new)
+        return known
+
+    def _found(self, statement: Any, values: Any, sought: Collection[_Identity]) -> dict[_Identity, int]:
+        """The numbers that a statement returns, by identity; one that is alone need not be as it was given."""
+        rows = self._connection.execute(statement, values)
+        return {next(iter(sought)) if len(sought) == 1 else tuple(identity): number for number, *identity in rows}
 
 
 # Statements are put together once: that takes longer than running them.
-_CONFIGURATIONS = select(tables.Configuration.key, tables.Configuration.id).where(
-    tables.Configuration.key.in_(bindparam("keys", expanding=True))
-)
-_BUILDS = select(tables.Build.id, *(getattr(tables.Build, name) for name in _BUILD_IDENTITY)).where(
-    # With a variant goes one build, or a few by different compilers; one binary may be that of many variants.
-    tables.Build.variant_digest.in_(bindparam("digests", expanding=True))
-)
+@cache
+def _finding(table: type[tables.Base], *, one: bool) -> Select[*tuple[Any, ...]]:
+    """One row by its identity; many by its first column: with a variant, too, goes one build, or a few."""
+    columns = [table.__table__.c[name] for name in _IDENTITIES[table]]
+    equal = [column == bindparam(column.name) for column in columns]
+    conditions = equal if one else [columns[0].in_(bindparam("first", expanding=True))]
+    return select(table.__table__.c.id, *columns).where(*conditions)
 
 
 @cache
@@ -213,22 +199,13 @@ def _insert(table: type[tables.Base]) -> Insert:
 
 
 @cache
-def _insert_unless_there(dialect: str, table: type[tables.Base], *returning: str) -> Insert:
+def _insert_unless_there(dialect: str, table: type[tables.Base]) -> ReturningInsert[*tuple[Any, ...]]:
     """Adding rows that another writer may be adding at this moment; on PostgreSQL writers do not wait."""
     adding = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
-    adding = adding.on_conflict_do_nothing()
-    return adding.returning(*(table.__table__.c[name] for name in returning)) if returning else adding
+    returned = (table.__table__.c[name] for name in ("id", *_IDENTITIES[table]))
+    return adding.on_conflict_do_nothing().returning(*returned)
 
 
-def _beginning(study: RecordedStudy) -> Values:
-    warm_starts = None if study.warm_starts is None else [document_of(one) for one in study.warm_starts]
-    return {"begun_at": study.begun_at, "warm_starts": warm_starts}
-
-
-def _build_identity(build: BuildRecord) -> _Identity:
-    return tuple(getattr(build, name) for name in _BUILD_IDENTITY)
-
-
-def _build_row(build: BuildRecord) -> Values:
+def _of_build(build: BuildRecord) -> Values:
     document = document_of(build)
-    return {name: document[name] for name in _BUILD_IDENTITY} | build_columns(document) | {"document": document}
+    return build_columns(document) | {"document": document}

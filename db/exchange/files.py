@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -25,16 +26,18 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Exported:
-    """The files that an export wrote, and how much is in them.
+    """The counts of what was written, and the files that belong with it.
 
     Attributes:
-        files: the file asked for, then what belongs beside it.
         studies, trials: how many are in it.
+        beside: what belongs in files beside it: contents by what their names add to its name's stem.
+        files: the file asked for, then what belongs beside it; none of a stream.
     """
 
-    files: tuple[Path, ...]
     studies: int
     trials: int
+    beside: Mapping[str, bytes]
+    files: tuple[Path, ...] = ()
 
 
 def export_file(
@@ -57,7 +60,6 @@ def export_file(
         UserError: the format holds one study and several are meant, a package is missing, or the file exists, is no
             regular file, or cannot be written.
         FormatError: something in the studies cannot be written in this format.
-        DatabaseError: the database cannot be read.
     """
     with whole_file(file, replace=replace) as stream, _compressed(stream, file) as plain:
         written = export_stream(database, plain, form, which=which, progress=progress)
@@ -65,21 +67,7 @@ def export_file(
         for companion, content in companions.items():
             with whole_file(companion, replace=replace) as beside:
                 beside.write(content)
-    return Exported((file, *companions), written.studies, written.trials)
-
-
-@dataclass(frozen=True)
-class Written:
-    """The counts of what was written to a stream, and the files that belong beside it.
-
-    Attributes:
-        beside: what belongs in files beside it: contents by what their names add to its name's stem.
-        studies, trials: how many are in it.
-    """
-
-    beside: Mapping[str, bytes]
-    studies: int
-    trials: int
+    return replace_fields(written, files=(file, *companions))
 
 
 def export_stream(
@@ -89,16 +77,16 @@ def export_stream(
     *,
     which: StudyFilter | None = None,
     progress: Progress | None = None,
-) -> Written:
+) -> Exported:
     """Write studies to a stream; see `export_file`."""
     form.require()
     studies = matching_studies(database, which or StudyFilter())
     if form.foreign and len(studies) != 1:
         some = ", ".join(str(study) for study in studies[:10]) + (", …" if len(studies) > 10 else "")
         raise UserError(f"a {form.name} file holds one study, {len(studies)} are meant: say --study (here: {some})")
-    counter = _Counter(scan(database, studies if which and which != StudyFilter() else None), progress)
-    beside = form.write(counter, stream)
-    return Written(beside, len(studies), counter.trials)
+    counted = Counted(scan(database, studies), progress)
+    beside = form.write(counted, stream)
+    return Exported(len(studies), counted.trials, beside)
 
 
 def import_file(
@@ -123,19 +111,17 @@ def import_file(
     Raises:
         UserError: there are options for a file that says itself what was tuned, or a package is missing.
         FormatError: the file cannot be read or is not of that format; the message is one line.
-        DatabaseError: the database cannot be written.
     """
     form.require()
     options = options or ImportOptions()
     if not form.foreign and not options.empty:
         raise UserError(f"a {form.name} file says itself what was tuned: leave out options such as --kernel")
-    for _ in _Counter(read_entries(file, form, options), checking):
-        pass
+    Counted(read_entries(file, form, options), checking).exhaust()
     return add_entries(database, read_entries(file, form, options), progress)
 
 
-class _Counter:
-    """Entries on their way, counted."""
+class Counted:
+    """Entries on their way; their trials are counted, and progress is called now and then with the number so far."""
 
     def __init__(self, entries: Iterable[Entry], progress: Progress | None) -> None:
         self.trials = 0
@@ -148,6 +134,11 @@ class _Counter:
             self.trials += entry.trial is not None
             if self._progress is not None and number % _EVERY == 0:
                 self._progress(self.trials)
+
+    def exhaust(self) -> None:
+        """Go through all of them, which finds what is wrong."""
+        for _ in self:
+            pass
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -11,17 +11,16 @@ from tunebench.db.connection.database import Database, open_database
 from tunebench.db.connection.engine import file_of, locate, name_of
 from tunebench.db.entries.bulk import Added, add_entries
 from tunebench.db.entries.reader import scan
+from tunebench.db.exchange.files import Counted, Progress
 from tunebench.tuner.errors import UserError
-
-_EVERY = 1000
 
 
 def merge_databases(
     into: str | Path,
     sources: Sequence[str | Path],
     *,
-    checking: Callable[[int], None] | None = None,
-    progress: Callable[[int], None] | None = None,
+    checking: Progress | None = None,
+    progress: Progress | None = None,
 ) -> list[tuple[str, Added]]:
     """Add everything in some databases to another one; what is there already is not added again.
 
@@ -32,7 +31,7 @@ def merge_databases(
 
     Args:
         into: created where there is none.
-        checking: called now and then with the number of entries that were found to be sound.
+        checking: called now and then with the number of trials that were found to be sound.
         progress: called now and then with the number of entries looked at.
 
     Returns:
@@ -40,15 +39,12 @@ def merge_databases(
 
     Raises:
         UserError: a database would be merged into itself.
-        DatabaseError: one of them cannot be used.
     """
     for source in sources:
         _require_other(into, source)
     with ExitStack() as stack:
         opened: list[Database] = [stack.enter_context(open_database(one, read_only=True)) for one in sources]
-        for number, _ in enumerate(chain.from_iterable(scan(one) for one in opened), start=1):
-            if checking is not None and number % _EVERY == 0:
-                checking(number)
+        Counted(chain.from_iterable(scan(one) for one in opened), checking).exhaust()
         target = stack.enter_context(open_database(into))
         added = [add_entries(target, scan(one), progress) for one in opened]
     return [(one.name, each) for one, each in zip(opened, added, strict=True)]
@@ -56,8 +52,6 @@ def merge_databases(
 
 def _require_other(into: str | Path, source: str | Path) -> None:
     one, other = locate(into), locate(source)
-    files = file_of(one), file_of(other)
-    if one == other or (
-        files[0] and files[1] and files[0].exists() and files[1].exists() and files[0].samefile(files[1])
-    ):
+    file, own = file_of(one), file_of(other)
+    if one == other or (file and own and file.exists() and own.exists() and file.samefile(own)):
         raise UserError(f"{name_of(other)} cannot be merged into itself: name another database")

@@ -4,44 +4,57 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import datetime
+from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tunebench.db.queries.rows import TrialRow
+from tunebench.db.queries.rows import FLAT_NAMES, TrialRow
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.result import Baseline, Ratio
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.result import Ratio
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 Flat: TypeAlias = str | int | float | datetime | None
 
-FLAT_COLUMNS = (
-    *("trial", "study", "number", "kernel", "problem", "dtype", "device", "architecture", "compiler", "status"),
-    *("configuration", "median_ms", "low_ms", "high_ms", "regime"),
-    *(f"over_{baseline.value}{end}" for baseline in Baseline for end in ("", "_low", "_high")),
-    *("confirmed_at", "confirmed_ms", "source_digest", "sampler", "seed", "device_uuid", "recorded_at", "message"),
-)
+
+def _names(field: str) -> tuple[str, ...]:
+    """The columns that a field of a row takes."""
+    if field.startswith("over_"):
+        return field, f"{field}_low", f"{field}_high"
+    return ("problem", "dtype") if field == "problem" else (FLAT_NAMES.get(field, field),)
+
+
+_COLUMNS = {field.name: _names(field.name) for field in fields(TrialRow)}
+FLAT_COLUMNS = tuple(chain.from_iterable(_COLUMNS.values()))
 """The columns of `flat_values`, in order."""
 
 
 def flat_values(row: TrialRow) -> dict[str, Flat]:
     """Return a trial's columns: times in milliseconds, moments in UTC, problem and configuration as JSON."""
-    known: dict[str, Any] = vars(row) | {
-        "trial": row.trial_id,
-        "study": row.study_id,
-        "problem": row.problem.key,
-        "dtype": row.problem.dtype,
-        "device": row.device_name,
-        "status": row.status.value,
-        "configuration": row.configuration.key,
-        "regime": row.regime.value if row.regime else None,
-    }
-    for name in (f"over_{baseline.value}" for baseline in Baseline):
-        ratio: Ratio | None = known[name]
-        figures = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
-        known |= dict(zip((name, f"{name}_low", f"{name}_high"), figures, strict=True))
-    return {name: known[name] for name in FLAT_COLUMNS}
+    flat: dict[str, Flat] = {}
+    for field, names in _COLUMNS.items():
+        flat |= zip(names, _cells(getattr(row, field)) or [None] * len(names), strict=True)
+    return flat
+
+
+def _cells(value: Any) -> Sequence[Flat]:
+    match value:
+        case None:
+            return ()
+        case Problem():
+            return value.key, value.dtype
+        case Configuration():
+            return (value.key,)
+        case Ratio():
+            return value.value, value.low, value.high
+        case StrEnum():
+            return (value.value,)
+    return (value,)
 
 
 def to_dataframe(rows: Sequence[TrialRow]) -> DataFrame:

@@ -69,7 +69,6 @@ def known_best(
 
     Raises:
         DatabaseMissingError: there is no such file.
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     asked = {"kernel": kernel, "source_digest": source_digest, "dtype": dtype, "architecture": architecture}
     file = file_named(url_or_path)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, exists, select
+from sqlalchemy import exists, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tunebench.db.connection.database import Database
-from tunebench.db.entries.decode import problem_of
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.rows import Missed, MissRow
+from tunebench.db.queries.statements import PROBLEM, problem_in
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
 
@@ -20,35 +21,17 @@ _ALIKE = ("kernel", "source_digest", "path", "architecture", "calls", "first_at"
 
 
 def add_misses(database: Database, found: Iterable[Missed]) -> None:
-    """Add to the counts.
-
-    Raises:
-        DatabaseError: the database cannot be written.
-    """
+    """Add to the counts."""
     now = datetime.now(UTC)
     with database.writing() as connection:
         writer = Writer(connection)
         inserting = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
         for one in found:
-            row = {
-                "kernel": one.kernel,
-                "source_digest": one.source_digest,
-                "path": one.path,
-                "problem_id": writer.problem(one.problem),
-                "device": one.device_name,
-                "architecture": one.architecture,
-                "calls": one.calls,
-                "first_at": now,
-                "last_at": now,
-                "served": one.served,
-            }
+            row: dict[str, Any] = vars(one) | {"first_at": now, "last_at": now}
+            row |= {"problem_id": writer.problem(row.pop("problem")), "device": row.pop("device_name")}
             adding = inserting(tables.Miss).values(row)
-            more = {
-                "calls": tables.Miss.calls + adding.excluded.calls,
-                "last_at": adding.excluded.last_at,
-                "path": adding.excluded.path,
-                "served": adding.excluded.served,
-            }
+            more: dict[str, Any] = {name: adding.excluded[name] for name in ("last_at", "path", "served")}
+            more["calls"] = tables.Miss.calls + adding.excluded.calls
             identity = ("kernel", "source_digest", "problem_id", "device", "architecture")
             connection.execute(adding.on_conflict_do_update(index_elements=identity, set_=more))
 
@@ -61,9 +44,6 @@ def misses(
     Args:
         device: a device's name.
         tuned: also those that there are results for by now.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     has_results = exists(
         select(tables.Trial.id)
@@ -78,13 +58,13 @@ def misses(
         )
         .correlate(tables.Miss)
     )
-    conditions: list[ColumnElement[bool]] = [] if tuned else [~has_results]
-    if kernel is not None:
-        conditions.append(tables.Miss.kernel == kernel)
-    if device is not None:
-        conditions.append(tables.Miss.device == device)
+    asked = {tables.Miss.kernel: kernel, tables.Miss.device: device}
+    conditions = [column == value for column, value in asked.items() if value is not None]
+    conditions += [] if tuned else [~has_results]
     query = (
-        select(tables.Miss, tables.Problem, has_results.label("tuned"))
+        select(
+            *(getattr(tables.Miss, name) for name in _ALIKE), tables.Miss.device, *PROBLEM, has_results.label("tuned")
+        )
         .join(tables.Problem, tables.Problem.id == tables.Miss.problem_id)
         .where(*conditions)
         .order_by(tables.Miss.calls.desc(), tables.Miss.id)
@@ -93,7 +73,7 @@ def misses(
         return [
             MissRow(
                 **{name: getattr(row, name) for name in _ALIKE},
-                problem=problem_of(row.key, row.dtype, row.axes, row.options),
+                problem=problem_in(row),
                 device_name=row.device,
                 tuned=bool(row.tuned),
             )

@@ -68,7 +68,6 @@ def trial_details(database: Database, trial_id: int) -> TrialDetails:
 
     Raises:
         UserError: there is no such trial.
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     with reading(database) as reader:
         # A number beyond 64 bits is no trial's; asked for as it is, it would be an error of the driver's.

@@ -6,14 +6,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CacheRegime, Decision, Ratio, TrialStatus
+from tunebench.tuner.study.history import StudyDescription
+
+FLAT_NAMES = {"trial_id": "trial", "study_id": "study", "device_name": "device"}
+"""Fields of a `TrialRow` that the view calls otherwise."""
 
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial with what it was a trial of.
+    """A trial with what it was a trial of: columns of the view `trials_flat` in its order, see `FLAT_NAMES`.
 
     Attributes:
         trial_id, study_id: numbers in this database; `number` counts within the study.
@@ -31,28 +34,28 @@ class TrialRow:
     study_id: int
     number: int
     kernel: str
-    source_digest: str
     problem: Problem
     device_name: str
-    device_uuid: str
     architecture: str
     compiler: str
-    sampler: str
-    seed: int
     status: TrialStatus
     configuration: Configuration
     median_ms: float | None
     low_ms: float | None
     high_ms: float | None
     regime: CacheRegime | None
-    recorded_at: datetime
-    message: str
-    confirmed_at: datetime | None
     over_reference: Ratio | None
     over_default: Ratio | None
     over_compiled: Ratio | None
     over_copy: Ratio | None
-    confirmed_ms: float | None = None
+    confirmed_at: datetime | None
+    confirmed_ms: float | None
+    source_digest: str
+    sampler: str
+    seed: int
+    device_uuid: str
+    recorded_at: datetime
+    message: str
 
     @property
     def confirmed(self) -> bool:
@@ -86,7 +89,7 @@ class BestRow(TrialRow):
 
 
 @dataclass(frozen=True)
-class StudyRow:
+class StudyRow(StudyDescription):
     """A study that has trials.
 
     Attributes:
@@ -96,13 +99,6 @@ class StudyRow:
     """
 
     study_id: int
-    kernel: str
-    source_digest: str
-    problem: Problem
-    device: Device
-    compiler: str
-    sampler: str
-    seed: int
     begun_at: datetime
     trials: int
     last_at: datetime

@@ -63,7 +63,6 @@ def select_best(database: Database, selector: Selector, *, kernel: str | None = 
 
     Raises:
         UserError: nothing in the database has such a value; the message has those that there are.
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     required = selector.conditions
     with database.reading() as connection:
@@ -81,12 +80,10 @@ def select_best(database: Database, selector: Selector, *, kernel: str | None = 
         kernel=kernel,
         device=required.get("device"),
         architecture=required.get("architecture"),
+        compiler=required.get("compiler"),
         environments=environments,
     )
-    compiler = required.get("compiler")
-    return [
-        row for row in rows if compiler in (None, row.compiler) and (sources is None or row.source_digest in sources)
-    ]
+    return [row for row in rows if sources is None or row.source_digest in sources]
 
 
 def _require_known(name: str, value: str, known: Iterable[str | None]) -> None:

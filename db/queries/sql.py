@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from tunebench.db.connection.database import Database
-from tunebench.db.connection.engine import file_of, first_line, translated
+from tunebench.db.connection.engine import file_of, first_line, reason_of, translated
 from tunebench.db.connection.location import file_uri
 from tunebench.db.connection.reading import tidy
 from tunebench.db.queries import sql_process
@@ -64,7 +62,6 @@ def ask(database: Database, sql: str, *, limit: int | None = None, seconds: floa
 
     Raises:
         UserError: the SQL is wrong, does more than read, or takes too long.
-        DatabaseError: the database cannot be read.
     """
     if "\0" in sql or not sql.strip() or sql.encode(errors="replace").decode() != sql:
         raise UserError("the SQL is empty, or holds a NUL or what is not UTF-8: give one SELECT")
@@ -114,48 +111,30 @@ def _ask_file(file: Path, sql: str, limit: int | None, seconds: float) -> _Found
     lines = [json.loads(line) for line in ended.printed.splitlines()]
     last = lines[-1]
     if isinstance(last, dict):
-        with translated(str(file)), _explained(seconds):
-            _raise(**last)
+        raise _refusal(file, seconds, **last)
     columns, *rows = lines[:-1]
     return columns, rows, last
 
 
-def _raise(type: str, message: str, code: str) -> NoReturn:
-    """Raise what ended the process's question."""
+def _refusal(file: Path, seconds: float, type: str, message: str, code: str) -> UserError:
+    """What ended the process's question, in one line."""
     if type == TooLargeError.__name__:
-        raise _too_large()
+        return _too_large()
     if type == MemoryError.__name__:
-        raise _too_much_memory()
-    if type == UnicodeDecodeError.__name__:
-        # Python cannot even decode SQLite's own message, which quotes the damaged schema.
-        type, code = sqlite3.DatabaseError.__name__, "SQLITE_CORRUPT"
-    error = getattr(sqlite3, type)(message)
-    error.sqlite_errorname = code
-    raise error
+        return _too_much_memory()
+    if code == "SQLITE_INTERRUPT":
+        return _too_slow(seconds)
+    if type in ("Warning", "ProgrammingError") or code == "SQLITE_AUTH" or "not authorized" in message:
+        return _not_reading()
+    if type == "DataError" or code in ("SQLITE_ERROR", "SQLITE_TOOBIG", "SQLITE_RANGE", "SQLITE_READONLY"):
+        return UserError(f"the query cannot be answered: {first_line(message)}")
+    # Python cannot even decode SQLite's own message where it quotes a damaged schema.
+    code = "SQLITE_CORRUPT" if type == UnicodeDecodeError.__name__ else code
+    return DatabaseError(f"{file}: {reason_of(message, code, file)}")
 
 
 def _not_reading() -> UserError:
     return UserError("only one SELECT is asked at a time: a query reads, and never changes anything")
-
-
-@contextmanager
-def _explained(seconds: float) -> Iterator[None]:
-    """Say what SQLite's refusals of a statement mean; damage of the file goes on to the caller."""
-    try:
-        yield
-    except (sqlite3.Warning, sqlite3.ProgrammingError) as error:
-        raise _not_reading() from error
-    except sqlite3.DataError as error:
-        raise UserError(f"the query cannot be answered: {first_line(error)}") from error
-    except sqlite3.DatabaseError as error:
-        code = getattr(error, "sqlite_errorname", "")
-        if code == "SQLITE_INTERRUPT":
-            raise _too_slow(seconds) from error
-        if code == "SQLITE_AUTH" or "not authorized" in str(error):
-            raise _not_reading() from error
-        if code in ("SQLITE_ERROR", "SQLITE_TOOBIG", "SQLITE_RANGE", "SQLITE_READONLY"):
-            raise UserError(f"the query cannot be answered: {first_line(error)}") from error
-        raise
 
 
 def _too_large() -> UserError:

@@ -10,35 +10,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypedDict
 
-from sqlalchemy import (
-    CTE,
-    JSON,
-    Connection,
-    Row,
-    Text,
-    cast,
-    exists,
-    func,
-    literal,
-    select,
-    tuple_,
-    type_coerce,
-)
+from sqlalchemy import CTE, JSON, Connection, Label, Row, Text, cast, exists, func, literal, select, tuple_, type_coerce
+from sqlalchemy.orm import InstrumentedAttribute
 
 from tunebench.db.entries.decode import configuration_of, member_of, problem_of
+from tunebench.db.queries.rows import FLAT_NAMES, TrialRow
 from tunebench.db.schema import tables
 from tunebench.db.schema.documents import ratio_of
-from tunebench.db.schema.views import (
-    CONFIRMED_AT,
-    CONFIRMED_MS,
-    CORRECT,
-    DEVICE_UUID,
-    AnySelect,
-    Condition,
-    with_parts,
-)
+from tunebench.db.schema.views import CORRECT, FLAT, AnySelect, Condition, with_parts
+from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import ACCURACY_OPTION, Accuracy, Problem
@@ -47,42 +30,66 @@ from tunebench.tuner.result import Baseline, CacheRegime, Ratio, TrialStatus
 _FEW = 50_000
 """Number of trials that are found through an index and sorted within some ten milliseconds."""
 
-_PROBLEM = ("key", "dtype", "axes", "options")
+PROBLEM = tuple(getattr(tables.Problem, name).label(f"problem_{name}") for name in ("key", "dtype", "axes", "options"))
+"""The columns of a problem, see `problem_in`."""
 
+_PLAIN: list[Label[Any]] = [
+    FLAT[FLAT_NAMES.get(one.name, one.name)].label(one.name)
+    for one in fields(TrialRow)
+    if one.name != "problem" and not one.name.startswith("over_")
+]
+_PLAIN_NAMES = [column.name for column in _PLAIN]
 
 _EAGER = f'"{ACCURACY_OPTION}":"{Accuracy.EAGER}"'
 """Text in the key of a problem that is to be solved as exactly as eager does."""
 
 
-def study_conditions(
-    *,
-    study_columns: Mapping[str, object],
-    problem_columns: Mapping[str, object],
-    device_columns: Mapping[str, object],
-    accuracy: Accuracy | None = None,
-) -> list[Condition]:
-    """Return conditions on a study: the required values of columns of its own, its problem's and its device's row.
+class StudyConditions(TypedDict, total=False):
+    """Conditions on a study; each that is given must hold, and None is the same as leaving it out.
 
-    Args:
-        study_columns, problem_columns, device_columns: None for a column whose value does not matter.
-        accuracy: of the problem; None where it does not matter.
+    Attributes:
+        device: a device's name.
     """
-    conditions = _equal(tables.Study, study_columns)
-    if accuracy is not None:
+
+    kernel: str | None
+    source_digest: str | None
+    problem: Problem | None
+    dtype: str | None
+    accuracy: Accuracy | None
+    device: str | None
+    architecture: str | None
+    compiler: CompilerName | str | None
+
+
+_COLUMNS: dict[str, InstrumentedAttribute[Any]] = {
+    "study_id": tables.Study.id,
+    "sampler": tables.Study.sampler,
+    "kernel": tables.Study.kernel,
+    "source_digest": tables.Study.source_digest,
+    "compiler": tables.Study.compiler,
+    "problem": tables.Problem.key,
+    "dtype": tables.Problem.dtype,
+    "device": tables.Device.name,
+    "architecture": tables.Device.architecture,
+}
+"""Columns that conditions are on."""
+
+
+def study_conditions(given: Mapping[str, object]) -> list[Condition]:
+    """Return conditions on a study's row from `StudyConditions`, its number and its sampler; others are passed over."""
+    required = {name: value for name, value in given.items() if name in _COLUMNS and value is not None}
+    found: dict[Any, list[Condition]] = {tables.Study: [], tables.Problem: [], tables.Device: []}
+    for name, value in required.items():
+        column = _COLUMNS[name]
+        found[column.class_].append(column == (value.key if isinstance(value, Problem) else value))
+    if (accuracy := given.get("accuracy")) is not None:
         is_eager = tables.Problem.key.contains(_EAGER, autoescape=True)
-        of_these = select(tables.Problem.id).where(is_eager if accuracy is Accuracy.EAGER else ~is_eager)
-        conditions.append(tables.Study.problem_id.in_(of_these))
-    for table, reference, columns in (
-        (tables.Problem, tables.Study.problem_id, problem_columns),
-        (tables.Device, tables.Study.device_id, device_columns),
-    ):
-        if parts := _equal(table, columns):
-            conditions.append(reference.in_(select(table.id).where(*parts)))
+        found[tables.Problem].append(is_eager if accuracy is Accuracy.EAGER else ~is_eager)
+    conditions = found[tables.Study]
+    for table, reference in ((tables.Problem, tables.Study.problem_id), (tables.Device, tables.Study.device_id)):
+        if found[table]:
+            conditions.append(reference.in_(select(table.__table__.c.id).where(*found[table])))
     return conditions
-
-
-def _equal(table: Any, columns: Mapping[str, object]) -> list[Condition]:
-    return [getattr(table, name) == value for name, value in columns.items() if value is not None]
 
 
 def unless_many(connection: Connection, condition: Condition) -> Condition:
@@ -90,8 +97,7 @@ def unless_many(connection: Connection, condition: Condition) -> Condition:
 
     Few are looked up by the condition's own index; many are met soon enough on the way through the newest.
     """
-    some = select(literal(1)).select_from(tables.Trial).where(condition).limit(_FEW + 1)
-    if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
+    if _holds_for_many(connection, condition):
         return condition
     # An expression that no index serves, and a sub-select that its own index does.
     return tables.Trial.id.in_(select(tables.Trial.id).where(condition).correlate(None))
@@ -103,11 +109,13 @@ def of_many(connection: Connection, studies: AnySelect) -> Condition:
     Few are found by study and sorted; of many, a walk through all in that order soon meets enough.
     """
     condition = tables.Trial.study_id.in_(studies)
-    some = select(literal(1)).select_from(tables.Trial).where(condition, CORRECT).limit(_FEW + 1)
-    if (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW:
-        # An expression that the index by study does not serve.
-        return (tables.Trial.study_id + 0).in_(studies)
-    return condition
+    # An expression that the index by study does not serve.
+    return (tables.Trial.study_id + 0).in_(studies) if _holds_for_many(connection, condition, CORRECT) else condition
+
+
+def _holds_for_many(connection: Connection, *conditions: Condition) -> bool:
+    some = select(literal(1)).select_from(tables.Trial).where(*conditions).limit(_FEW + 1)
+    return (connection.scalar(select(func.count()).select_from(some.subquery())) or 0) > _FEW
 
 
 def with_values(connection: Connection, values: Mapping[str, Value | Collection[Value]]) -> Condition:
@@ -141,58 +149,29 @@ def _has_value_on_server(name: str, legal: Sequence[Value]) -> Condition:
 
 def everything_about(picked: CTE) -> AnySelect:
     """Select a `TrialRow`'s fields of the trials in `picked.trial_id`, under its names; of a problem, its columns."""
-    query = (
-        select(
-            tables.Trial.id.label("trial_id"),
-            tables.Trial.study_id,
-            tables.Trial.number,
-            tables.Study.kernel,
-            tables.Study.source_digest,
-            *(getattr(tables.Problem, name).label(f"problem_{name}") for name in _PROBLEM),
-            tables.Device.name.label("device_name"),
-            DEVICE_UUID.label("device_uuid"),
-            tables.Device.architecture,
-            tables.Study.compiler,
-            tables.Study.sampler,
-            tables.Study.seed,
-            tables.Trial.status,
-            tables.Configuration.key.label("configuration"),
-            tables.Trial.median_ms,
-            tables.Trial.low_ms,
-            tables.Trial.high_ms,
-            tables.Trial.regime,
-            tables.Trial.recorded_at,
-            tables.Trial.message,
-            CONFIRMED_AT.label("confirmed_at"),
-            CONFIRMED_MS.label("confirmed_ms"),
-            type_coerce(tables.Comparison.document, JSON)["speed_ups"].label("won"),
-        )
-        .select_from(picked)
-        .join(tables.Trial, tables.Trial.id == picked.c.trial_id)
-    )
-    return with_parts(query)
+    won = type_coerce(tables.Comparison.document, JSON)["speed_ups"].label("won")
+    query = select(*_PLAIN, *PROBLEM, won).select_from(picked)
+    return with_parts(query.join(tables.Trial, tables.Trial.id == picked.c.trial_id))
+
+
+def problem_in(row: Row[*tuple[Any, ...]]) -> Problem:
+    """Return the problem of a row that has the columns `PROBLEM`."""
+    return problem_of(row.problem_key, row.problem_dtype, row.problem_axes, row.problem_options)
 
 
 def fields_of(row: Row[*tuple[Any, ...]], problems: dict[str, Problem]) -> dict[str, Any]:
     """Return a `TrialRow`'s fields from a row of `everything_about`.
 
     Args:
-        problems: those of earlier rows by key, added to here.
-
-    Raises:
-        DatabaseError: the row holds what tunebench does not write.
-    """
-    values = dict(row._mapping)
-    key, *rest = (values.pop(f"problem_{name}") for name in _PROBLEM)
-    if key not in problems:
-        problems[key] = problem_of(key, *rest)
-    won = values.pop("won")
-    return values | {
-        "problem": problems[key],
+        problems: those of earlier rows by key, added to here."""
+    if row.problem_key not in problems:
+        problems[row.problem_key] = problem_in(row)
+    return dict(zip(_PLAIN_NAMES, row, strict=False)) | {
+        "problem": problems[row.problem_key],
         "status": member_of(TrialStatus, row.status),
         "configuration": configuration_of(row.configuration),
         "regime": None if row.regime is None else member_of(CacheRegime, row.regime),
-        **{f"over_{baseline.value}": won and _ratio(won, baseline) for baseline in Baseline},
+        **{f"over_{baseline.value}": row.won and _ratio(row.won, baseline) for baseline in Baseline},
     }
 
 

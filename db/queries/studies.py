@@ -9,21 +9,22 @@ from datetime import datetime
 from sqlalchemy import and_, func, select
 
 from tunebench.db.connection.database import Database
-from tunebench.db.entries.reader import reading
+from tunebench.db.entries.entry import RecordedComparison
+from tunebench.db.entries.reader import Reader, reading
 from tunebench.db.queries.rows import StudyRow
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.result import Comparison
+from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.versions import Versions
 
 _OF_WINNER = and_(
     tables.Trial.study_id == tables.Comparison.study_id,
     tables.Trial.configuration_id == tables.Comparison.configuration_id,
 )
-_OF_STUDY = ("kernel", "source_digest", "problem", "device", "compiler", "sampler", "seed", "begun_at")
-_NEWEST = (tables.Comparison.conclusive.desc(), tables.Comparison.concluded_at.desc(), tables.Comparison.id.desc())
-"""The newest conclusive comparison, else the newest."""
+_OF_STUDY = ("begun_at", *(one.name for one in fields(StudyDescription)))
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,6 @@ def studies(
 
     Args:
         kernels, study_ids: only those; None for all.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     counted = select(
         tables.Trial.study_id, func.count().label("trials"), func.max(tables.Trial.recorded_at).label("last_at")
@@ -81,25 +79,26 @@ def studies(
         ]
 
 
-def newest_comparison(database: Database, study_id: int) -> Comparison | None:
-    """Return the study's newest conclusive comparison, else its newest, whose winner still stands; None without any.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
-    """
+def _newest(reader: Reader, study_id: int) -> tuple[Configuration, RecordedComparison] | None:
+    """The newest conclusive comparison of a study whose winner still stands, else the newest, and its winner."""
     newest = (
         select(tables.Comparison.id)
         .join(tables.Trial, _OF_WINNER)
         .where(tables.Comparison.study_id == study_id, CORRECT)
-        .order_by(*_NEWEST)
+        .order_by(
+            tables.Comparison.conclusive.desc(), tables.Comparison.concluded_at.desc(), tables.Comparison.id.desc()
+        )
         .limit(1)
     )
+    number = reader.connection.scalar(newest)
+    return None if number is None else reader.comparison(number)
+
+
+def newest_comparison(database: Database, study_id: int) -> Comparison | None:
+    """Return the study's newest conclusive comparison, else its newest, whose winner still stands; None without any."""
     with reading(database) as reader:
-        number = reader.connection.scalar(newest)
-        if number is None:
-            return None
-        configuration, comparison = reader.comparison(number)
-        return comparison.won_by(configuration)
+        found = _newest(reader, study_id)
+        return None if found is None else found[1].won_by(found[0])
 
 
 @dataclass(frozen=True)
@@ -116,32 +115,18 @@ class Conclusion:
 
 
 def conclusion(database: Database, study_id: int) -> Conclusion | None:
-    """Return what concluded a study; None where nothing has, rounds were inconclusive, or its winner was refused since.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
-    columns = [getattr(tables.Environment, one.name) for one in fields(Versions)]
-    newest = (
-        select(*columns)
-        .join(tables.Comparison, tables.Comparison.environment_id == tables.Environment.id)
-        .join(tables.Trial, _OF_WINNER)
-        .where(tables.Comparison.study_id == study_id, tables.Comparison.conclusive, CORRECT)
-        .order_by(*_NEWEST)
-        .limit(1)
-    )
-    with database.reading() as connection:
-        found = connection.execute(newest).one_or_none()
+    """Return what concluded a study; None where nothing has, rounds were inconclusive, or its winner was refused."""
+    with reading(database) as reader:
+        found = _newest(reader, study_id)
+        if found is None or not found[1].won_by(found[0]).conclusive:
+            return None
+        versions = (getattr(found[1].environment, one.name) for one in fields(Versions))
         counted = select(func.count()).select_from(tables.Trial).where(tables.Trial.study_id == study_id)
-        return None if found is None else Conclusion(connection.scalar(counted) or 0, Versions(*found))
+        return Conclusion(reader.connection.scalar(counted) or 0, Versions(*versions))
 
 
 def environments(database: Database, study_id: int) -> list[EnvironmentRow]:
-    """Return the environments that the study's trials ran under, the earliest first.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+    """Return the environments that the study's trials ran under, the earliest first."""
     first_at, last_at = func.min(tables.Trial.recorded_at), func.max(tables.Trial.recorded_at)
     query = (
         select(tables.Trial.environment_id, func.count(), first_at, last_at)

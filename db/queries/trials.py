@@ -5,20 +5,19 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Generator, Mapping
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
+from sqlalchemy import CTE, ColumnElement, Connection, Select, SQLColumnExpression, and_, func, select
 
 from tunebench.db.connection.database import Database
 from tunebench.db.queries import statements
 from tunebench.db.queries.rows import BestRow, TrialRow
-from tunebench.db.queries.statements import everything_about, fields_of, study_conditions
+from tunebench.db.queries.statements import StudyConditions, everything_about, fields_of, study_conditions
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT, winners
-from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import DatabaseError, UserError
-from tunebench.tuner.problem import Accuracy, Problem
+from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
 
 _PAGE = 500
@@ -35,39 +34,17 @@ class Order(enum.StrEnum):
 
 
 def best(
-    database: Database,
-    *,
-    kernel: str | None = None,
-    source_digest: str | None = None,
-    problem: Problem | None = None,
-    dtype: str | None = None,
-    accuracy: Accuracy | None = None,
-    device: str | None = None,
-    architecture: str | None = None,
-    compiler: CompilerName | None = None,
-    environments: Collection[int] | None = None,
+    database: Database, *, environments: Collection[int] | None = None, **conditions: Unpack[StudyConditions]
 ) -> list[BestRow]:
     """Return the best trial of each kernel, source, problem, device (name and architecture), compiler and regime.
 
     Args:
-        source_digest: None for every version of the source that there are results of.
-        device: a device's name.
         environments: only trials that ran in one of these count, and only comparisons made in one; None for all.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
+        conditions: without a source, every version of the source that there are results of.
     """
-    conditions = study_conditions(
-        study_columns={"kernel": kernel, "source_digest": source_digest, "compiler": compiler and compiler.value},
-        problem_columns={"key": problem and problem.key, "dtype": dtype},
-        device_columns={"name": device, "architecture": architecture},
-        accuracy=accuracy,
-    )
+    _require_known(conditions, StudyConditions)
     ordering = (tables.Study.kernel, tables.Problem.key, tables.Device.name, tables.Study.compiler, tables.Trial.id)
-    query = everything_about(winners(conditions, environments)).order_by(*ordering)
-    problems: dict[str, Problem] = {}
-    with database.reading() as connection:
-        return [BestRow(**fields_of(row, problems)) for row in connection.execute(query)]
+    return _best(database, winners(study_conditions(conditions), environments), *ordering)
 
 
 def best_of_studies(database: Database, study_ids: Collection[int] | None = None) -> dict[int, BestRow]:
@@ -75,37 +52,29 @@ def best_of_studies(database: Database, study_ids: Collection[int] | None = None
 
     Args:
         study_ids: None for every study.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     conditions = [] if study_ids is None else [tables.Study.id.in_(study_ids)]
-    query = everything_about(winners(conditions, group=(tables.Study.id,))).order_by(tables.Trial.regime.desc())
+    picked = winners(conditions, group=(tables.Study.id,))
+    return {row.study_id: row for row in _best(database, picked, tables.Trial.regime.desc())}
+
+
+def _best(database: Database, picked: CTE, *ordering: SQLColumnExpression[Any]) -> list[BestRow]:
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
-        rows = (BestRow(**fields_of(row, problems)) for row in connection.execute(query))
-        return {row.study_id: row for row in rows}
+        found = connection.execute(everything_about(picked).order_by(*ordering))
+        return [BestRow(**fields_of(row, problems)) for row in found]
 
 
-class TrialConditions(TypedDict, total=False):
-    """Conditions that select trials; each that is given must hold, and None is the same as leaving it out.
+class TrialConditions(StudyConditions, total=False):
+    """Conditions that select trials.
 
     Attributes:
         status: one, or any of several.
-        device: a device's name.
         since, until: moments with a time zone; `until` is not included.
         tunables: values that the configuration has; of several values of one tunable, any.
     """
 
-    kernel: str | None
-    source_digest: str | None
     status: TrialStatus | Collection[TrialStatus] | None
-    problem: Problem | None
-    dtype: str | None
-    accuracy: Accuracy | None
-    device: str | None
-    architecture: str | None
-    compiler: CompilerName | None
     sampler: str | None
     study_id: int | None
     trial_id: int | None
@@ -128,7 +97,6 @@ def trials(
         limit: None for all of them; `each_trial` has them one after the other.
 
     Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
         UserError: the fastest are asked for, of no correct ones.
     """
     return list(each_trial(database, order=order, limit=limit, offset=offset, **conditions))
@@ -145,9 +113,6 @@ def each_trial(
     """Yield the same trials one after the other, in memory that does not grow with their number.
 
     They are all of one state of the database, which lasts until the iterator is exhausted or closed.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     problems: dict[str, Problem] = {}
     with database.reading() as connection:
@@ -164,21 +129,8 @@ def each_trial(
 
 def _picked(connection: Connection, order: Order, conditions: TrialConditions) -> Select[int]:
     """Return the numbers of the trials that meet the conditions, in order."""
-    if unknown := conditions.keys() - TrialConditions.__annotations__.keys():
-        raise TypeError(f"no condition is called {', '.join(sorted(unknown))}")
-    compiler, problem, status = conditions.get("compiler"), conditions.get("problem"), conditions.get("status")
-    of_studies = study_conditions(
-        study_columns={
-            "id": conditions.get("study_id"),
-            "kernel": conditions.get("kernel"),
-            "source_digest": conditions.get("source_digest"),
-            "compiler": compiler and compiler.value,
-            "sampler": conditions.get("sampler"),
-        },
-        problem_columns={"key": problem and problem.key, "dtype": conditions.get("dtype")},
-        device_columns={"name": conditions.get("device"), "architecture": conditions.get("architecture")},
-        accuracy=conditions.get("accuracy"),
-    )
+    _require_known(conditions, TrialConditions)
+    of_studies, status = study_conditions(conditions), conditions.get("status")
     statuses = [status] if isinstance(status, TrialStatus) else status
     if order is Order.FASTEST and statuses is not None and TrialStatus.CORRECT not in statuses:
         raise UserError(f"the fastest are correct trials, not {' or '.join(statuses)}: leave out one of the two")
@@ -207,22 +159,19 @@ def _picked(connection: Connection, order: Order, conditions: TrialConditions) -
     return select(tables.Trial.id).where(*found).order_by(*ordering)
 
 
-def kernels_with_results(database: Database) -> list[str]:
-    """Return the names of the kernels that there are studies of.
+def _require_known(conditions: Mapping[str, object], kind: type) -> None:
+    if unknown := conditions.keys() - kind.__annotations__.keys():
+        raise TypeError(f"no condition is called {', '.join(sorted(unknown))}")
 
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+
+def kernels_with_results(database: Database) -> list[str]:
+    """Return the names of the kernels that there are studies of."""
     with database.reading() as connection:
         return list(connection.scalars(select(tables.Study.kernel).distinct().order_by(tables.Study.kernel)))
 
 
 def count_rows(database: Database) -> tuple[int, int]:
-    """Return how many studies and how many trials there are.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+    """Return how many studies and how many trials there are."""
     with database.reading() as connection:
         counts = [select(func.count()).select_from(table) for table in (tables.Study, tables.Trial)]
         studies, in_all = (connection.scalar(count) or 0 for count in counts)

@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, select
 
 from tunebench.db.connection.database import Database
-from tunebench.db.entries.decode import configuration_of, problem_of
+from tunebench.db.entries.decode import configuration_of
 from tunebench.db.entries.reader import reading
 from tunebench.db.entries.study_log import study_of
+from tunebench.db.queries.statements import PROBLEM, problem_in
 from tunebench.db.schema import tables
 from tunebench.db.schema.views import CORRECT
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import WORTH_KNOWING, EarlierStudy, EarlierTrial, WarmStart, distance
 from tunebench.tuner.study.history import StudyDescription
 
@@ -36,11 +36,7 @@ class BegunStudy:
 
 
 def begun_study(database: Database, description: StudyDescription) -> BegunStudy | None:
-    """Return the study of that description; None where it has not begun.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
-    """
+    """Return the study of that description; None where it has not begun."""
     with reading(database) as reader:
         found = reader.connection.scalar(study_of(description))
         if found is None:
@@ -53,9 +49,6 @@ def earlier_studies(database: Database, description: StudyDescription) -> list[E
     """Return the studies to begin a study with: the nearest eight of the same kernel, on the same kind of device.
 
     Each has its fastest trials; a study without a correct trial is left out.
-
-    Raises:
-        DatabaseError: the database cannot be read, or holds what tunebench does not write.
     """
     with database.reading() as connection:
         found = [(_distance(row, description), row) for row in connection.execute(_others(description))]
@@ -70,7 +63,7 @@ def _others(description: StudyDescription) -> Any:
         select(
             tables.Study.id,
             tables.Study.source_digest,
-            *(column.label(f"problem_{column.name}") for column in tables.Problem.__table__.columns),
+            *PROBLEM,
             tables.Device.name.label("device"),
             tables.Device.architecture,
         )
@@ -80,13 +73,9 @@ def _others(description: StudyDescription) -> Any:
     )
 
 
-def _problem(row: Row[Any]) -> Problem:
-    return problem_of(row.problem_key, row.problem_dtype, row.problem_axes, row.problem_options)
-
-
 def _distance(row: Row[Any], description: StudyDescription) -> float:
     return distance(
-        _problem(row),
+        problem_in(row),
         description.problem,
         same_device=row.device == description.device.name,
         same_architecture=row.architecture == description.device.architecture,
@@ -96,7 +85,7 @@ def _distance(row: Row[Any], description: StudyDescription) -> float:
 
 def _describe(row: Row[Any], description: StudyDescription) -> str:
     older = "" if row.source_digest == description.source_digest else ", another version of the source"
-    return f"{_problem(row)} on {row.device}{older}"
+    return f"{problem_in(row)} on {row.device}{older}"
 
 
 def _trials(connection: Connection, study_id: int) -> list[EarlierTrial]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
-from sqlalchemy import DOUBLE_PRECISION, JSON, REAL, BigInteger, Boolean, DateTime, Double, Integer, Text
+from sqlalchemy import JSON, REAL, BigInteger, Boolean, DateTime, Double, Integer, Text
 from sqlalchemy.engine import Dialect
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeDecorator
 
 from tunebench.tuner.errors import DatabaseError
 
@@ -41,32 +41,42 @@ def _storable(value: JsonValue) -> JsonValue:
     return value
 
 
-class Words(TypeDecorator[str]):
+class _Of(TypeDecorator[Any]):
+    """Values of one kind; one of another kind is refused when it is read.
+
+    Attributes:
+        kind: in words.
+        types: Python's.
+    """
+
+    kind: ClassVar[str]
+    types: ClassVar[tuple[type, ...]]
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        """The value."""
+        if value is None or isinstance(value, self.types):
+            return value
+        raise _mismatch(self.kind, value)
+
+
+class Words(_Of):
     """Text, kept as it is but for what a database cannot hold: NUL and lone surrogates are written as escapes."""
 
     impl = Text
     cache_ok = True
+    kind, types = "text", (str,)
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         """Escape what is not storable; a compiler's log may hold anything."""
         return None if value is None else _storable_text(str(value))
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """Refuse what is not text."""
-        if value is None or isinstance(value, str):
-            return value
-        raise _mismatch("text", value)
 
-
-class Whole(TypeDecorator[int]):
+class Whole(_Of):
     """A whole number of 64 bits."""
 
-    impl = BigInteger
+    impl = BigInteger().with_variant(Integer(), "sqlite")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """INTEGER on SQLite, BIGINT elsewhere."""
-        return dialect.type_descriptor(Integer() if dialect.name == "sqlite" else BigInteger())
+    kind, types = "a whole number", (int,)
 
     def process_bind_param(self, value: int | None, dialect: Dialect) -> int | None:  # noqa: ARG002
         """Refuse what does not fit 64 bits."""
@@ -74,64 +84,42 @@ class Whole(TypeDecorator[int]):
             raise DatabaseError(f"{value} does not fit a 64-bit column")
         return None if value is None else int(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:  # noqa: ARG002
-        """Refuse what is not a whole number."""
-        if value is None or isinstance(value, int):
-            return value
-        raise _mismatch("a whole number", value)
 
-
-class Number(TypeDecorator[float]):
+class Number(_Of):
     """A 64-bit floating-point number. NaN is stored as NULL, since SQLite has no other way to say it."""
 
-    impl = Double
+    impl: Any = Double().with_variant(REAL(), "sqlite")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """REAL on SQLite, DOUBLE PRECISION elsewhere."""
-        return dialect.type_descriptor(REAL() if dialect.name == "sqlite" else DOUBLE_PRECISION())
+    kind, types = "a number", (int, float)
 
     def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:  # noqa: ARG002
         """Turn NaN into NULL on every database alike."""
         return None if value is None or math.isnan(value) else float(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> float | None:  # noqa: ARG002
-        """Refuse what is not a number."""
-        if value is None:
-            return None
-        if isinstance(value, int | float):
-            return float(value)
-        raise _mismatch("a number", value)
+    def process_result_value(self, value: Any, dialect: Dialect) -> float | None:
+        """The number."""
+        found = super().process_result_value(value, dialect)
+        return None if found is None else float(found)
 
 
-class Truth(TypeDecorator[bool]):
+class Truth(_Of):
     """True or false; 1 or 0 on SQLite, whose tables check the range."""
 
-    impl = Boolean
+    impl = Boolean().with_variant(Integer(), "sqlite")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """INTEGER on SQLite, BOOLEAN elsewhere."""
-        return dialect.type_descriptor(Integer() if dialect.name == "sqlite" else Boolean())
 
     def process_result_value(self, value: Any, dialect: Dialect) -> bool | None:  # noqa: ARG002
         """Refuse what is neither."""
-        if value is None:
-            return None
-        if value in (0, 1):
-            return bool(value)
-        raise _mismatch("true or false", value)
+        if value not in (None, 0, 1):
+            raise _mismatch("true or false", value)
+        return None if value is None else bool(value)
 
 
-class Moment(TypeDecorator[datetime]):
+class Moment(_Of):
     """A moment in UTC; on SQLite ISO 8601 text with offset, which sorts by time and which its date functions read."""
 
-    impl = DateTime
+    impl = DateTime(timezone=True).with_variant(Text(), "sqlite")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """TEXT on SQLite, TIMESTAMP WITH TIME ZONE elsewhere."""
-        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else DateTime(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         """Convert to UTC; a moment without a zone is a mistake.
@@ -159,15 +147,11 @@ class Moment(TypeDecorator[datetime]):
         return moment.astimezone(UTC)
 
 
-class Json(TypeDecorator[JsonValue]):
+class Json(_Of):
     """A JSON value: TEXT on SQLite, JSON (which keeps the text, so that numbers come back bit for bit) elsewhere."""
 
-    impl = Text
+    impl = JSON(none_as_null=True).with_variant(Text(), "sqlite")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """TEXT on SQLite, JSON elsewhere."""
-        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else JSON(none_as_null=True))
 
     def process_bind_param(self, value: JsonValue, dialect: Dialect) -> JsonValue:
         """Serialise strictly.

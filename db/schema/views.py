@@ -204,48 +204,41 @@ def _first_of(offers: Subquery, regime: SQLColumnExpression[Any]) -> AnySelect:
     return select(placed.c.board, placed.c.regime, placed.c.trial_id).where(placed.c.place == 1)
 
 
+def _named(*columns: Any) -> dict[str, Any]:
+    return {column.key: column for column in columns}
+
+
+FLAT: dict[str, SQLColumnExpression[Any]] = {
+    "trial": tables.Trial.id,
+    "study": tables.Trial.study_id,
+    **_named(tables.Trial.number, tables.Study.kernel),
+    "problem": tables.Problem.key,
+    **_named(tables.Problem.dtype),
+    "device": tables.Device.name,
+    **_named(tables.Device.architecture, tables.Study.compiler, tables.Trial.status),
+    "configuration": tables.Configuration.key,
+    **_named(*(getattr(tables.Trial, f"{name}_ms") for name in ("median", "low", "high"))),
+    **_named(tables.Trial.regime, tables.Trial.sample_count, tables.Trial.clock),
+    **_named(*(getattr(tables.Comparison, f"{over}{end}") for over in tables.OVER for end in ("", "_low", "_high"))),
+    "confirmed_at": CONFIRMED_AT,
+    "confirmed_ms": CONFIRMED_MS,
+    **_named(tables.Build.registers, tables.Build.spill_bytes, tables.Build.shared_bytes),
+    "compile_seconds": tables.Build.seconds,
+    **_named(tables.Trial.max_relative_error, tables.Trial.tolerance),
+    **_named(tables.Study.source_digest, tables.Study.sampler, tables.Study.seed),
+    **{name: column for name, column in tables.ENVIRONMENT_COLUMNS.items() if name != "device_uuid"},
+    "device_uuid": DEVICE_UUID,
+    "origin": tables.Origin.uid,
+    **_named(tables.Trial.recorded_at, tables.Trial.message),
+}
+"""Everything about a trial, as the views call it; without functions that SQLite runs in trusted schemas only."""
+
+
 def _trials_flat() -> AnySelect:
-    """Everything about each trial, a column each, without functions that SQLite runs in trusted schemas only."""
-    columns: list[Any] = [
-        tables.Trial.id.label("trial"),
-        tables.Trial.study_id.label("study"),
-        tables.Trial.number,
-        tables.Study.kernel,
-        tables.Problem.key.label("problem"),
-        tables.Problem.dtype,
-        tables.Device.name.label("device"),
-        tables.Device.architecture,
-        tables.Study.compiler,
-        tables.Trial.status,
-        tables.Configuration.key.label("configuration"),
-        tables.Trial.median_ms,
-        tables.Trial.low_ms,
-        tables.Trial.high_ms,
-        tables.Trial.regime,
-        tables.Trial.sample_count,
-        tables.Trial.clock,
-        *(getattr(tables.Comparison, f"{over}{ending}") for over in tables.OVER for ending in ("", "_low", "_high")),
-        CONFIRMED_AT.label("confirmed_at"),
-        CONFIRMED_MS.label("confirmed_ms"),
-        tables.Build.registers,
-        tables.Build.spill_bytes,
-        tables.Build.shared_bytes,
-        tables.Build.seconds.label("compile_seconds"),
-        tables.Trial.max_relative_error,
-        tables.Trial.tolerance,
-        tables.Study.source_digest,
-        tables.Study.sampler,
-        tables.Study.seed,
-        *(column.label(name) for name, column in tables.ENVIRONMENT_COLUMNS.items() if name != "device_uuid"),
-        DEVICE_UUID.label("device_uuid"),
-        tables.Origin.uid.label("origin"),
-        tables.Trial.recorded_at,
-        tables.Trial.message,
-    ]
     # SQLite promises the name of a view's column only where it is spelt out.
-    named = [column if isinstance(column, Label) else column.label(column.key) for column in columns]
+    columns: list[Label[Any]] = [column.label(name) for name, column in FLAT.items()]
     return (
-        with_parts(select(*named).select_from(tables.Trial))
+        with_parts(select(*columns).select_from(tables.Trial))
         .join(tables.Origin, tables.Origin.id == tables.Study.origin_id)
         .outerjoin(tables.Build, tables.Build.id == tables.Trial.build_id)
     )

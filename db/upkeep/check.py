@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +74,7 @@ class Statistics:
 
 
 def statistics(database: Database) -> Statistics:
-    """Count what is in a database.
-
-    Raises:
-        DatabaseError: the database cannot be read.
-    """
+    """Count what is in a database."""
     grouping = (tables.Study.kernel, tables.Device.name, tables.Trial.status)
     counts = (
         select(*grouping, func.count())
@@ -114,29 +110,18 @@ def _bytes(database: Database, connection: Connection) -> int:
 
 def inspect_database(database: Database) -> list[Finding]:
     """Run every check of a database on all of its rows; nothing is changed."""
-    checks: dict[str, Callable[[Connection], tuple[int, list[str]]]] = {
-        "every problem decodes": _check_problems,
-        "every configuration decodes": _check_configurations,
-        "every device has its digest": lambda connection: _check_digests(connection, tables.Device),
-        "every environment has its digest": lambda connection: _check_digests(connection, tables.Environment),
-        "every build is its document": lambda connection: _check_documents(connection, tables.Build, build_columns),
-        "every trial is its document": lambda connection: _check_documents(connection, tables.Trial, trial_columns),
-        "every comparison is its document": lambda connection: _check_documents(
-            connection, tables.Comparison, comparison_columns
-        ),
-        "every sample is a time": _check_samples,
-    }
     file = file_of(database.url)
-    if file is None:
-        checks = {"the append-only triggers are on": _check_server_triggers, **checks}
-    else:
+    checks: dict[str, Callable[[Connection], tuple[int, list[str]]]] = {
+        "the append-only triggers are on": _check_server_triggers
+    }
+    if file is not None:
         checks = {
             "the file's pages": _check_pages,
             "every reference has its row": _check_references,
             "tables, indexes, triggers and views are tunebench's": lambda _: _check_schema(file),
-            **checks,
         }
-    return [_finding(database, subject, check) for subject, check in checks.items()]
+    rows = {subject: partial(_check_each, table=table, check=check) for subject, (table, check) in _OF_ROWS.items()}
+    return [_finding(database, subject, check) for subject, check in (checks | rows).items()]
 
 
 def _finding(database: Database, subject: str, check: Callable[[Connection], tuple[int, list[str]]]) -> Finding:
@@ -228,67 +213,66 @@ def _check_server_triggers(connection: Connection) -> tuple[int, list[str]]:
     return len(own), [f"trigger {name} is gone or disabled: rows can be changed" for name in own if name not in on]
 
 
-def _check_problems(connection: Connection) -> tuple[int, list[str]]:
-    table = tables.Problem
-    return _check_each(
-        connection,
-        (table.id, table.key, table.dtype, table.axes, table.options),
-        lambda row: problem_of(row.key, row.dtype, row.axes, row.options),
-    )
+def _check_key(row: Any) -> None:
+    if configuration_of.__wrapped__(row.key).key != row.key:
+        raise DatabaseError(f"{row.key!r:.80} is not a configuration's canonical key")
 
 
-def _check_configurations(connection: Connection) -> tuple[int, list[str]]:
-    def check(row: Any) -> None:
-        if configuration_of.__wrapped__(row.key).key != row.key:
-            raise DatabaseError(f"{row.key!r:.80} is not a configuration's canonical key")
-
-    return _check_each(connection, (tables.Configuration.id, tables.Configuration.key), check)
-
-
-def _check_digests(connection: Connection, table: type[tables.Device | tables.Environment]) -> tuple[int, list[str]]:
-    names = tables.digested_columns(table)
-
+def _has_its_digest(table: type[tables.Device | tables.Environment]) -> tuple[type[tables.Base], Callable[[Any], None]]:
     def check(row: Any) -> None:
         if tables.digest_of(table, row) != row.digest:
             raise DatabaseError(f"row {row.id} of {table.__tablename__} was changed: its digest is another's")
 
-    return _check_each(connection, tuple(getattr(table, name) for name in ("id", "digest", *names)), check)
+    return table, check
 
 
-def _check_documents(
-    connection: Connection, table: type[tables.Base], columns_of: Callable[[Mapping[str, Any]], dict[str, Any]]
-) -> tuple[int, list[str]]:
-    """Compare the columns beside each document with what they are of it."""
+def _is_its_document(
+    table: type[tables.Base], columns_of: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> tuple[type[tables.Base], Callable[[Any], None]]:
+    """The columns beside each document are what they are of it."""
 
     def check(row: Any) -> None:
         try:
             expected = columns_of(row.document)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise DatabaseError(f"row {row.id} of {table.__tablename__} has no document of tunebench's") from None
-        found = {name: getattr(row, name) for name in expected}
-        wrong = [name for name, value in expected.items() if found[name] != value]
+        wrong = [name for name, value in expected.items() if getattr(row, name) != value]
         if wrong:
             raise DatabaseError(f"row {row.id} of {table.__tablename__} has another {wrong[0]} than its document")
 
-    return _check_each(connection, tuple(table.__table__.columns), check)
+    return table, check
 
 
-def _check_samples(connection: Connection) -> tuple[int, list[str]]:
-    def check(row: Any) -> None:
-        measurement = row.document.get("measurement") if isinstance(row.document, dict) else None
-        samples = measurement.get("samples_ms") if isinstance(measurement, dict) else None
-        times = isinstance(samples, list) and all(
-            isinstance(sample, int | float) and 0 < sample < math.inf for sample in samples
-        )
-        if measurement is not None and not times:
-            raise DatabaseError(f"trial {row.id} has {json.dumps(samples)[:80]} where positive times belong")
-
-    return _check_each(connection, (tables.Trial.id, tables.Trial.document), check)
+def _check_samples(row: Any) -> None:
+    measurement = row.document.get("measurement") if isinstance(row.document, dict) else None
+    samples = measurement.get("samples_ms") if isinstance(measurement, dict) else None
+    times = isinstance(samples, list) and all(isinstance(one, int | float) and 0 < one < math.inf for one in samples)
+    if measurement is not None and not times:
+        raise DatabaseError(f"trial {row.id} has {json.dumps(samples)[:80]} where positive times belong")
 
 
-def _check_each(connection: Connection, columns: Any, check: Callable[[Any], object]) -> tuple[int, list[str]]:
+_OF_ROWS: dict[str, tuple[type[tables.Base], Callable[[Any], object]]] = {
+    "every problem decodes": (
+        tables.Problem,
+        lambda row: problem_of(row.key, row.dtype, row.axes, row.options),
+    ),
+    "every configuration decodes": (tables.Configuration, _check_key),
+    "every device has its digest": _has_its_digest(tables.Device),
+    "every environment has its digest": _has_its_digest(tables.Environment),
+    "every build is its document": _is_its_document(tables.Build, build_columns),
+    "every trial is its document": _is_its_document(tables.Trial, trial_columns),
+    "every comparison is its document": _is_its_document(tables.Comparison, comparison_columns),
+    "every sample is a time": (tables.Trial, _check_samples),
+}
+"""What is checked of each row of a table."""
+
+
+def _check_each(
+    connection: Connection, table: type[tables.Base], check: Callable[[Any], object]
+) -> tuple[int, list[str]]:
     """Read a table row by row, however large it is, and check each row."""
-    rows = connection.execute(select(*columns), execution_options={"stream_results": True})
+    query = select(*table.__table__.columns)
+    rows = connection.execute(query, execution_options={"stream_results": True})
     problems, looked_at, row = [], 0, object()
     while row is not None:
         try:

@@ -87,9 +87,6 @@ def publish_all(database: Database, storage: BaseStorage | None = None) -> int:
 
     Returns:
         how many studies there are.
-
-    Raises:
-        DatabaseError: the database cannot be read, or written.
     """
     if storage is None:
         with _storage_in(database) as own:
@@ -116,8 +113,16 @@ def _storage_in(database: Database) -> Iterator[BaseStorage]:
         raise DatabaseError(f"{database.name} was opened for reading only")
     with _alone(database):
         storage = optuna_storage(database)
-        with _closing(storage, database):
+        try:
             yield storage
+        except SQLAlchemyError as error:
+            raise as_database_error(error, database.name) from error
+        except optuna.exceptions.StorageInternalError as error:
+            cause = error.__cause__ or error
+            raise DatabaseError(f"{database.name}: Optuna could not write its copy: {cause}") from error
+        finally:
+            storage.remove_session()
+            storage.engine.dispose()
 
 
 @contextmanager
@@ -140,26 +145,8 @@ def _alone(database: Database) -> Iterator[None]:
         os.close(folder)
 
 
-@contextmanager
-def _closing(storage: RDBStorage, database: Database) -> Iterator[None]:
-    """Close the storage after the block, with its errors as a `DatabaseError`."""
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise as_database_error(error, database.name) from error
-    except optuna.exceptions.StorageInternalError as error:
-        raise DatabaseError(f"{database.name}: Optuna could not write its copy: {error.__cause__ or error}") from error
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
-
-
 def optuna_storage(database: Database) -> RDBStorage:
-    """Return Optuna's storage on the same database, waiting for writers as tunebench does; the caller disposes of it.
-
-    Raises:
-        DatabaseError: the database cannot be written.
-    """
+    """Return Optuna's storage on the same database, waiting for writers as tunebench does; its caller closes it."""
     file = file_of(database.url)
     try:
         if file is None:

@@ -13,6 +13,7 @@ from sqlalchemy import Column, Connection, MetaData, Table, func, select, text, 
 from tunebench.db.connection.database import Database
 from tunebench.db.connection.engine import file_of
 from tunebench.db.connection.files import back_up
+from tunebench.db.queries.statements import study_conditions
 from tunebench.db.schema import tables
 from tunebench.db.schema.columns import KEY
 from tunebench.db.schema.views import CORRECT, AnySelect, Condition, winners
@@ -27,26 +28,19 @@ _GOING = Table(
 )
 """The trials that go, with what they refer to."""
 
-_PRUNED = _GOING.name
-_BUILDS, _COMPARISONS = f"{_PRUNED}_builds", f"{_PRUNED}_comparisons"
+_ORPHANS = {"builds": "build_id", "configurations": "configuration_id", "studies": "study_id"}
+"""Tables whose rows go with the last trial that refers to them, and the trials' column that does."""
 
 # In an order in which no row loses a row that it refers to. Writers take the tables in the opposite order.
-_STEPS = (
-    ("comparisons", f"id IN (SELECT id FROM {_COMPARISONS})"),
-    ("trials", f"id IN (SELECT id FROM {_PRUNED})"),
-    ("builds", f"id IN (SELECT id FROM {_BUILDS})"),
-    (
-        "configurations",
-        f"id IN (SELECT configuration_id FROM {_PRUNED}) "
-        "AND NOT EXISTS (SELECT 1 FROM tunebench_trials t WHERE t.configuration_id = tunebench_configurations.id)",
-    ),
-    (
-        "studies",
-        f"id IN (SELECT study_id FROM {_PRUNED}) "
-        "AND NOT EXISTS (SELECT 1 FROM tunebench_trials t WHERE t.study_id = tunebench_studies.id)",
-    ),
-)
-_TABLES = tuple(f"tunebench_{table}" for table, _ in _STEPS)
+_STEPS = {
+    "tunebench_comparisons": "(study_id, configuration_id) IN "
+    "(SELECT study_id, configuration_id FROM tunebench_pruned)",
+    "tunebench_trials": "id IN (SELECT id FROM tunebench_pruned)",
+} | {
+    f"tunebench_{table}": f"id IN (SELECT {column} FROM tunebench_pruned) "
+    f"AND NOT EXISTS (SELECT 1 FROM tunebench_trials t WHERE t.{column} = tunebench_{table}.id)"
+    for table, column in _ORPHANS.items()
+}
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ def prune(database: Database, pruning: Pruning, *, dry_run: bool = True, backup:
     with database.writing() as connection:
         if connection.dialect.name == "postgresql":
             # Whoever records waits until this is over, and what was counted is what goes.
-            connection.execute(text(f"LOCK TABLE {', '.join(reversed(_TABLES))} IN SHARE ROW EXCLUSIVE MODE"))
+            connection.execute(text(f"LOCK TABLE {', '.join(reversed(_STEPS))} IN SHARE ROW EXCLUSIVE MODE"))
         pruned = _count(connection, pruning)
         if not pruned.trials:
             return pruned
@@ -118,17 +112,11 @@ def prune(database: Database, pruning: Pruning, *, dry_run: bool = True, backup:
 
 
 def _conditions(pruning: Pruning) -> list[Condition]:
-    of_studies: list[Condition] = []
-    if pruning.kernel is not None:
-        of_studies.append(tables.Study.kernel == pruning.kernel)
+    of_studies = study_conditions({"kernel": pruning.kernel})
     if pruning.source is not None:
         of_studies.append(tables.Study.source_digest.startswith(pruning.source, autoescape=True))
-    conditions: list[Condition] = []
-    if of_studies:
-        conditions.append(tables.Trial.study_id.in_(select(tables.Study.id).where(*of_studies)))
-    if pruning.before is not None:
-        conditions.append(tables.Trial.recorded_at < pruning.before)
-    return conditions
+    conditions = [tables.Trial.study_id.in_(select(tables.Study.id).where(*of_studies))] if of_studies else []
+    return conditions + ([tables.Trial.recorded_at < pruning.before] if pruning.before is not None else [])
 
 
 def _going(pruning: Pruning) -> AnySelect:
@@ -164,40 +152,26 @@ def _count(connection: Connection, pruning: Pruning) -> Pruned:
 def _remove(connection: Connection, pruning: Pruning) -> None:
     _GOING.create(connection)
     connection.execute(_GOING.insert().from_select([column.name for column in _GOING.columns], _going(pruning)))
-    connection.execute(
-        text(
-            f"CREATE TEMPORARY TABLE {_COMPARISONS} AS SELECT c.id AS id FROM tunebench_comparisons c "
-            f"JOIN {_PRUNED} p ON p.study_id = c.study_id AND p.configuration_id = c.configuration_id"
-        )
-    )
     # Nothing else asks for the trials of a build, so that no index for it is kept.
     connection.execute(text("CREATE INDEX tunebench_prune_builds ON tunebench_trials (build_id)"))
-    connection.execute(
-        text(
-            f"CREATE TEMPORARY TABLE {_BUILDS} AS SELECT DISTINCT p.build_id AS id FROM {_PRUNED} p "
-            "WHERE p.build_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM tunebench_trials t "
-            f"WHERE t.build_id = p.build_id AND t.id NOT IN (SELECT id FROM {_PRUNED}))"
-        )
-    )
     with _triggers_lifted(connection):
-        for table, condition in _STEPS:
-            connection.execute(text(f"DELETE FROM tunebench_{table} WHERE {condition}"))
+        for table, condition in _STEPS.items():
+            connection.execute(text(f"DELETE FROM {table} WHERE {condition}"))
     connection.execute(text("DROP INDEX tunebench_prune_builds"))
-    for name in (_PRUNED, _COMPARISONS, _BUILDS):
-        connection.execute(text(f"DROP TABLE {name}"))
+    _GOING.drop(connection)
 
 
 @contextmanager
 def _triggers_lifted(connection: Connection) -> Iterator[None]:
     """Allow DELETE inside this transaction; both ways roll back with it."""
     if connection.dialect.name == "postgresql":
-        for table in _TABLES:
+        for table in _STEPS:
             connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER {table}_append_only"))
         yield
-        for table in _TABLES:
+        for table in _STEPS:
             connection.execute(text(f"ALTER TABLE {table} ENABLE TRIGGER {table}_append_only"))
         return
-    names = [f"{table}_no_delete" for table in _TABLES]
+    names = [f"{table}_no_delete" for table in _STEPS]
     found = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"))
     definitions = {name: sql for name, sql in found if name in names}
     for name in definitions:

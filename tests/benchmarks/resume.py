@@ -27,7 +27,7 @@ from tests.table_evaluator import AtOnce
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.entry import RecordedTrial
 from tunebench.db.entries.study_log import open_study
-from tunebench.db.entries.writer import PlacedTrial, Writer
+from tunebench.db.entries.writer import Writer
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.cache import BuildCache
@@ -82,10 +82,9 @@ def fill(database: Database, valid: ValidSpace, sampler: str, trials: int) -> No
             numbers = writer.configurations([one.configuration.key for one in results])
             writer.add_trials(
                 [
-                    PlacedTrial(
+                    (
                         log.study_id,
                         numbers[one.configuration.key],
-                        start + place,
                         RecordedTrial.of(start + place, one, _ENVIRONMENT, datetime.now(UTC)),
                     )
                     for place, one in enumerate(results)

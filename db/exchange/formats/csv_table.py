@@ -10,7 +10,7 @@ from typing import BinaryIO
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.exchange.formats.base import LARGEST_ROW, MOST_EMPTY_LINES, Format, FormatName, ImportOptions
-from tunebench.db.exchange.formats.flat import Cell, Column, Kind, cells_of, columns, entry_from
+from tunebench.db.exchange.formats.flat import Cell, Column, cells_of, columns, entry_from
 from tunebench.db.queries.data_frames import csv_text
 
 
@@ -104,15 +104,11 @@ def _row(header: Sequence[Column], cells: Sequence[str]) -> dict[str, Cell]:
 
 def _read(column: Column, cell: str) -> Cell:
     """Return the value of a cell's text; text, moments and JSON are checked later."""
-    try:
-        if column.kind is Kind.WHOLE:
-            return int(cell)
-        if column.kind is Kind.NUMBER:
-            return float(cell)
-    except ValueError:
-        raise EntryError(f"{column.name}: {cell!r:.60} is not a number") from None
-    if column.kind is Kind.TRUTH:
+    if column.kind is bool:
         if cell.lower() not in ("true", "false"):
             raise EntryError(f"{column.name}: {cell!r:.60} is neither true nor false")
         return cell.lower() == "true"
-    return cell
+    try:
+        return column.kind(cell) if column.kind in (int, float) else cell
+    except ValueError:
+        raise EntryError(f"{column.name}: {cell!r:.60} is not a number") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
@@ -17,25 +16,9 @@ from tunebench.db.entries.strict_json import EntryError, parse_json
 Cell: TypeAlias = str | int | float | bool | datetime | None
 
 
-class Kind(enum.Enum):
-    """The type of a column's values."""
-
-    TEXT = enum.auto()
-    WHOLE = enum.auto()
-    NUMBER = enum.auto()
-    TRUTH = enum.auto()
-    MOMENT = enum.auto()
-    JSON = enum.auto()
-
-
-_KINDS: tuple[tuple[type, Kind], ...] = (
-    # bool is an int and every enum here is text, so that the order matters.
-    (bool, Kind.TRUTH),
-    (int, Kind.WHOLE),
-    (float, Kind.NUMBER),
-    (datetime, Kind.MOMENT),
-    (str, Kind.TEXT),
-)
+# bool is an int and every enum here is text, so that the order matters.
+KINDS: tuple[type, ...] = (bool, int, float, datetime, str)
+"""The types of a column's values; of any other, the cell is its JSON."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +27,11 @@ class Column:
 
     Attributes:
         path: the names from an entry's document down to the value.
+        kind: one of `KINDS`; None where cells are JSON.
     """
 
     path: tuple[str, ...]
-    kind: Kind
+    kind: type | None
 
     @property
     def name(self) -> str:
@@ -69,12 +53,8 @@ def _columns_of(kind: Any, path: tuple[str, ...]) -> tuple[Column, ...]:
     return found
 
 
-def _kind_of(hint: Any) -> Kind:
-    if isinstance(hint, type):
-        for kind_of, kind in _KINDS:
-            if issubclass(hint, kind_of):
-                return kind
-    return Kind.JSON
+def _kind_of(hint: Any) -> type | None:
+    return next((kind for kind in KINDS if isinstance(hint, type) and issubclass(hint, kind)), None)
 
 
 def cells_of(entry: Entry) -> list[Cell]:
@@ -89,12 +69,12 @@ def _cell(column: Column, values: Mapping[str, Any]) -> Cell:
         value = value[name]
         if value is None:
             return None
-    if column.kind is Kind.JSON:
+    if column.kind is None:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    if column.kind is Kind.NUMBER:
+    if column.kind is float:
         # Infinity is text here.
         return float(value)
-    cell: Cell = datetime.fromisoformat(value) if column.kind is Kind.MOMENT else value
+    cell: Cell = datetime.fromisoformat(value) if column.kind is datetime else value
     return cell
 
 
@@ -114,7 +94,7 @@ def entry_from(cells: Mapping[str, Cell]) -> Entry:
             part = values
             for name in column.path[:-1]:
                 part = part.setdefault(name, {})
-            part[column.path[-1]] = _json(column, cell) if column.kind is Kind.JSON else cell
+            part[column.path[-1]] = cell if column.kind else _json(column, cell)
     _fill(Entry, values)
     return value_of(Entry, values)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -11,7 +12,7 @@ from tunebench.db.connection.engine import first_line
 from tunebench.db.entries.entry import Entry
 from tunebench.db.entries.strict_json import EntryError
 from tunebench.db.exchange.formats.base import Format, FormatName, ImportOptions
-from tunebench.db.exchange.formats.flat import Kind, cells_of, columns, entry_from
+from tunebench.db.exchange.formats.flat import cells_of, columns, entry_from
 from tunebench.tuner.errors import UserError
 
 _GROUP = 2_000
@@ -90,15 +91,9 @@ class ParquetFormat(Format):
 
 
 def _schema(pyarrow: Any) -> Any:
-    types = {
-        Kind.TEXT: pyarrow.string(),
-        Kind.WHOLE: pyarrow.int64(),
-        Kind.NUMBER: pyarrow.float64(),
-        Kind.TRUTH: pyarrow.bool_(),
-        Kind.MOMENT: pyarrow.timestamp("us", tz="UTC"),
-        Kind.JSON: pyarrow.string(),
-    }
-    return pyarrow.schema([(column.name, types[column.kind]) for column in columns()])
+    types: dict[type | None, Any] = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    types[datetime] = pyarrow.timestamp("us", tz="UTC")
+    return pyarrow.schema([(column.name, types.get(column.kind, pyarrow.string())) for column in columns()])
 
 
 def _require_schema(found: Any, own: Any) -> None:

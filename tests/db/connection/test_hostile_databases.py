@@ -39,7 +39,7 @@ from tunebench.kernels.scalar_mul.model import ModelNew
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
-from tunebench.tuner.errors import UserError
+from tunebench.tuner.errors import DatabaseError, UserError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
 
@@ -204,6 +204,29 @@ def test_a_hostile_value_is_only_a_value(file: Path, tmp_path: Path, table: str,
             )
         read_all(copy)
     assert not marker.exists()
+
+
+REFUSED: dict[tuple[str, str], list[object]] = {
+    ("configurations", "key"): ['{"block": [1]}', "[]", "{", "[" * 100_000, '"__import__"'],
+    ("problems", "key"): ["{}", '{"axes":{"n":1},"dtype":"float32","options":{}}'],
+    ("problems", "axes"): ["[]", '{"rows": "1"}', '{"rows": -1}', "{", "[" * 100_000],
+    ("problems", "options"): ['{"mode": 1}', "3"],
+    ("trials", "status"): ["fine"],
+    ("trials", "recorded_at"): ["yesterday", "2026-01-01 00:00:00"],
+    ("trials", "low_ms"): ["fast", b"pickle"],
+}
+
+
+def test_a_value_of_another_kind_is_refused_when_it_is_read(file: Path) -> None:
+    with loosened(file) as connection, open_database(file, read_only=True) as database:
+        for (table, column), values in REFUSED.items():
+            (sound,) = connection.execute(f"SELECT {column} FROM tunebench_{table} WHERE id = 1").fetchone()
+            for value in values:
+                connection.execute(f"UPDATE tunebench_{table} SET {column} = ? WHERE id = 1", (value,))
+                with pytest.raises(DatabaseError, match="not written by tunebench"):
+                    trials(database)
+            connection.execute(f"UPDATE tunebench_{table} SET {column} = ? WHERE id = 1", (sound,))
+        assert len(trials(database)) == 3
 
 
 SPACE = ModelNew.kernel.space

@@ -45,7 +45,8 @@ def stored(name: str) -> str:
 
 
 def entries_in(lines: str) -> list[Any]:
-    return [json.loads(line) for line in lines.splitlines()]
+    """The entries, in an order of their own: where studies without trials stand has changed."""
+    return sorted((json.loads(line) for line in lines.splitlines()), key=repr)
 
 
 def older_file(file: Path, revision: str) -> Path:

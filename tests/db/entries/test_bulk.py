@@ -158,15 +158,6 @@ def test_values_that_only_look_alike_are_different_configurations(database: Data
     assert contents_of(entries) == content(database)
 
 
-def test_digests_are_made_from_the_facts(database: Database, source: Database) -> None:
-    add_entries(database, scan(source))
-    with database.reading() as connection:
-        for table in ("tunebench_devices", "tunebench_environments"):
-            query = select(tables.Base.metadata.tables[table].c.digest)
-            with source.reading() as other:
-                assert set(connection.scalars(query)) >= set(other.scalars(query)), table
-
-
 @pytest.mark.slow
 def test_a_page_boundary_loses_nothing(database: Database, source: Database) -> None:
     first = first_trial(source)
@@ -192,11 +183,3 @@ def test_a_page_boundary_loses_nothing(database: Database, source: Database) -> 
 def test_a_study_that_is_not_there_is_one_clear_line(source: Database) -> None:
     with pytest.raises(UserError, match="no study of kernel 'nothing' and number 99"):
         matching_studies(source, StudyFilter("nothing", 99))
-
-
-def test_the_origin_of_a_database_is_its_own_row(database: Database, source: Database) -> None:
-    add_entries(database, scan(source))
-    with database.reading() as connection, source.reading() as other:
-        own = other.scalar(select(tables.Origin.uid).where(tables.Origin.id == 1))
-        assert connection.scalar(select(tables.Origin.id).where(tables.Origin.uid == own)) == 2
-        assert connection.scalar(select(func.count()).select_from(tables.Trial)) == 10

@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 from sample_results import ENVIRONMENT, STUDY, comparison, correct, failed
-from sqlalchemy import text
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.study_log import open_study
-from tunebench.db.queries.data_frames import FLAT_COLUMNS, flat_values, to_dataframe
+from tunebench.db.queries.data_frames import FLAT_COLUMNS, to_dataframe
 from tunebench.db.queries.trials import trials
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.result import TrialStatus
@@ -25,22 +24,6 @@ def filled(database: Database) -> Database:
     log.record(failed(1, TrialStatus.COMPILE, 'error: "no",\nno'))
     log.conclude(comparison(0))
     return database
-
-
-def test_a_flat_row_has_the_view_s_columns(filled: Database) -> None:
-    rows = [flat_values(row) for row in reversed(trials(filled))]
-    query = f"SELECT {', '.join(FLAT_COLUMNS)} FROM trials_flat ORDER BY trial"
-    with filled.reading() as connection:
-        viewed = [dict(row) for row in connection.execute(text(query)).mappings()]
-    assert [tuple(row) for row in rows] == [FLAT_COLUMNS] * 2
-    for row, other in zip(rows, viewed, strict=True):
-        for name, value in row.items():
-            found = (
-                datetime.fromisoformat(other[name])
-                if name.endswith("_at") and isinstance(other[name], str)
-                else other[name]
-            )
-            assert found == value, name
 
 
 def test_a_dataframe_has_a_column_for_every_tunable(filled: Database) -> None:

@@ -13,14 +13,23 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.trials import trials
 from tunebench.tuner.errors import DatabaseError, UserError
-from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.result import Baseline, TrialStatus
+from tunebench.tuner.study.history import PastTrial
 
 
 @pytest.mark.parametrize("status", TrialStatus)
 def test_a_trial_of_any_status_comes_back_whole(database: Database, status: TrialStatus) -> None:
     recorded = result(0, status)
-    open_study(database, STUDY, ENVIRONMENT).record(recorded)
+    log = open_study(database, STUDY, ENVIRONMENT)
+    log.record(recorded)
     (row,) = trials(database)
+    assert (row.number, row.status, row.configuration) == (0, status, recorded.configuration)
+    assert (row.kernel, row.problem, row.message) == (STUDY.kernel, STUDY.problem, recorded.message)
+    assert (row.device_name, row.device_uuid, row.architecture) == (H200.name, H200.uuid, H200.architecture)
+    measured = recorded.measurement
+    interval = (measured.median_ms, measured.low_ms, measured.high_ms) if measured else (None, None, None)
+    assert (row.median_ms, row.low_ms, row.high_ms) == interval
+    assert list(log.past()) == [PastTrial.of(0, recorded)]
     found = trial_details(database, row.trial_id)
 
     assert found.row == row
@@ -46,11 +55,13 @@ def test_the_comparisons_won_come_newest_first(database: Database) -> None:
     log.record(correct(0))
     log.conclude(comparison(0, 2.0))
     newer = replace(ENVIRONMENT, driver="590.1")
-    open_study(database, STUDY, newer).conclude(comparison(0, 3.0))
+    without = comparison(0, 3.0, with_default=False)
+    open_study(database, STUDY, newer).conclude(without)
     found = trial_details(database, trials(database)[0].trial_id)
-    assert [one.comparison for one in found.comparisons] == [comparison(0, 3.0), comparison(0, 2.0)]
+    assert [one.comparison for one in found.comparisons] == [without, comparison(0, 2.0)]
     assert [one.environment.driver for one in found.comparisons] == ["590.1", "580.1"]
-    assert found.row.over_copy is not None and found.row.over_copy.value == 0.9
+    ratios = (found.row.over_reference, found.row.over_default, found.row.over_copy)
+    assert ratios == tuple(map(without.speedups.get, (Baseline.REFERENCE, Baseline.DEFAULT, Baseline.COPY)))
 
 
 @pytest.mark.parametrize("number", [7, 0, -1, 2**63, 10**30])

@@ -19,12 +19,10 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.db.exchange.files import export_file, import_file
 from tunebench.db.exchange.formats import FORMATS, FormatName
 from tunebench.db.exchange.formats.base import FormatError
-from tunebench.db.queries.trials import trials
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.result import TrialResult, TrialStatus
 
 KERNEL_TUNER = FORMATS[FormatName.KERNEL_TUNER]
-SPACE = Path(__file__).parents[5] / "shared" / "spaces" / "convolution_A100.json.gz"
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -231,16 +229,3 @@ def test_a_tunable_with_a_name_of_the_format_is_refused(database: Database, tmp_
     with pytest.raises(FormatError, match="tunable 'time'"):
         export_file(database, tmp_path / "out.json", KERNEL_TUNER)
     assert list(tmp_path.glob("out.json*")) == []
-
-
-@pytest.mark.slow
-def test_a_published_cache_file_is_read(database: Database) -> None:
-    if not SPACE.exists():
-        pytest.skip("the recorded spaces are not here")
-    assert import_file(database, SPACE, KERNEL_TUNER) == Added(studies=1, trials=4362)
-    found = [row.status for row in trials(database, limit=None)]
-    assert {status: found.count(status) for status in set(found)} == {
-        TrialStatus.CORRECT: 4201,
-        TrialStatus.RUNTIME: 155,
-        TrialStatus.COMPILE: 6,
-    }

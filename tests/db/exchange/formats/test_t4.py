@@ -19,6 +19,7 @@ from tunebench.db.exchange.formats import FORMATS, FormatName, ImportOptions
 from tunebench.db.exchange.formats.base import FormatError
 from tunebench.db.queries.one_trial import trial_details
 from tunebench.db.queries.trials import best, trials
+from tunebench.db.upkeep.check import statistics
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.result import TrialStatus
 
@@ -225,13 +226,17 @@ def test_a_file_of_several_studies_cannot_be_written(database: Database, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "results", "correct"),
-    [("convolution_A100_T4.json.gz", 4362, 4201), ("dedispersion_MI250X_T4.json.gz", 11130, 11130)],
+    ("name", "form", "statuses"),
+    [
+        ("convolution_A100_T4.json.gz", FormatName.T4, {"correct": 4201, "runtime": 155, "compile": 6}),
+        ("dedispersion_MI250X_T4.json.gz", FormatName.T4, {"correct": 11130}),
+        ("convolution_A100.json.gz", FormatName.KERNEL_TUNER, {"correct": 4201, "runtime": 155, "compile": 6}),
+    ],
 )
-def test_published_spaces_are_read(tmp_path: Path, name: str, results: int, correct: int) -> None:
+def test_published_spaces_are_read(tmp_path: Path, name: str, form: FormatName, statuses: dict[str, int]) -> None:
     file = SHARED / "spaces" / name
     if not file.exists():
         pytest.skip("the recorded spaces are not here")
     with open_database(tmp_path / "a.db") as database:
-        assert import_file(database, file, T4) == Added(studies=1, trials=results)
-        assert len(trials(database, status=TrialStatus.CORRECT, limit=None)) == correct
+        assert import_file(database, file, FORMATS[form]) == Added(studies=1, trials=sum(statuses.values()))
+        assert {one.status: one.trials for one in statistics(database).trials} == statuses
