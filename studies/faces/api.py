@@ -424,8 +424,8 @@ def sweep(
         UserError: something is unknown, not legal or not on this machine; nothing has run then.
         DatabaseError: the database cannot be read or written.
     """
-    from tunebench.studies.sweep.display import SweepDisplay
     from tunebench.studies.sweep.run import run_sweep
+    from tunebench.studies.tuning.progress import SweepDisplay
 
     said = given(SweepCommandRequest, options)
     paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
