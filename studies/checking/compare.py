@@ -15,7 +15,7 @@ from tunebench.db.queries.one_trial import TrialDetails, trial_details
 from tunebench.kernels.runtime.registry import is_kernel_file, load_model
 from tunebench.studies.checking.compare_files import File, FileQuestion, compare_files
 from tunebench.studies.checking.compare_report import CompareReport
-from tunebench.studies.checking.request import Declaration
+from tunebench.studies.request.options import Declaration
 from tunebench.studies.tuning.study_file import StudyRequest, make_request
 from tunebench.studies.tuning.targets import find_target, kernel_of, sizes_of
 from tunebench.studies.tuning.tune import make_evaluator, resolve

@@ -141,7 +141,8 @@ def regress(
                     continue
                 changes.append(change)
                 show(f"{change.kernel} {change.mode or ''}: {change.outcome} {change.said}".rstrip())
-    return RegressReport(*both.values(), request.threshold, tuple(changes), tuple(dict.fromkeys(unchanged)))
+    same = tuple(dict.fromkeys(unchanged))
+    return RegressReport(both[Side.BASE], both[Side.HEAD], request.threshold, tuple(changes), same)
 
 
 def _requests(
