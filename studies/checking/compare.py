@@ -15,7 +15,7 @@ from tunebench.db.queries.one_trial import TrialDetails, trial_details
 from tunebench.kernels.runtime.registry import is_kernel_file, load_model
 from tunebench.studies.checking.compare_files import File, FileQuestion, compare_files
 from tunebench.studies.checking.compare_report import CompareReport
-from tunebench.studies.checking.request import Declaration
+from tunebench.studies.request.options import Declaration
 from tunebench.studies.tuning.study_file import StudyRequest, make_request
 from tunebench.studies.tuning.targets import find_target, kernel_of, sizes_of
 from tunebench.studies.tuning.tune import make_evaluator, resolve
@@ -23,7 +23,7 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device
 from tunebench.tuner.device_lock import alone_on
-from tunebench.tuner.errors import CompileError, UserError, WorkerError, member_of
+from tunebench.tuner.errors import CompileError, UserError, WorkerError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.gate.boundary.sandbox import SandboxError
 from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
@@ -79,7 +79,6 @@ def question_of(
     *,
     kernel: str | None = None,
     options: Mapping[str, Any] | None = None,
-    declared: Sequence[str] = (),
     database: str | Path | None = None,
 ) -> KernelQuestion | FileQuestion:
     """The question whether the first is faster than the second.
@@ -88,14 +87,13 @@ def question_of(
         kernel: its name or folder, or a study file; None where a trial brings it.
         options: those of `CompareRequest` that were given; what is not is a trial's, and settings are else this
             process's.
-        declared: of files, as in `CheckRequest`.
         database: where trials are; None for the default.
 
     Raises:
         UserError: the two cannot be compared.
     """
     options = dict(options or {})
-    mode = options.pop("mode", None)
+    mode, declared = options.pop("mode", None), options.pop("declared", ())
     if any(str(side).endswith(".py") for side in (first, second) if isinstance(side, str | Path)):
         return _about_files(first, second, mode, options, declared)
     if declared:
@@ -109,7 +107,7 @@ def question_of(
 
 
 def _about_files(
-    first: Side, second: Side, mode: str | None, options: Mapping[str, object], declared: Sequence[str]
+    first: Side, second: Side, mode: str | None, options: Mapping[str, object], declared: Sequence[Declaration]
 ) -> FileQuestion:
     for side, others in ((first, ""), (second, ", or with 'reference'")):
         path = path_named(side) if isinstance(side, str | Path) else None
@@ -132,7 +130,7 @@ def _about_files(
         device,
         dtype,
         Mode(mode or Mode.EVAL),
-        tuple(member_of(Declaration, "declaration", one) for one in declared),
+        tuple(declared),
         settings,
     )
     question.require_reference()

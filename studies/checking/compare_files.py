@@ -14,8 +14,8 @@ import torch
 
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.studies.checking.compare_report import CompareReport
-from tunebench.studies.checking.request import Declaration
 from tunebench.studies.checking.telling import exemptions_of
+from tunebench.studies.request.options import Declaration
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.files import read_text

@@ -12,8 +12,9 @@ from tunebench.kernels.runtime.misses import record_misses
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.checking.report import Subject
-from tunebench.studies.checking.request import CheckRequest, Declaration
+from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.telling import Teller
+from tunebench.studies.request.options import Declaration
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.for_gpu import ARCHITECTURE
 from tunebench.tuner.configuration import Configuration

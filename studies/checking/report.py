@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tunebench.studies.checking.request import CheckRequest, Declaration
+from tunebench.studies.checking.request import CheckRequest
+from tunebench.studies.request.options import Declaration
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.gate.refusal import Claim, Refusal
 from tunebench.tuner.kernel import Mode

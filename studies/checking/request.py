@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -11,22 +10,22 @@ from typing import Annotated
 import pydantic
 from pydantic import Field
 
-from tunebench.studies.request.options import HOW_WRONG, OF_DATACLASS, Compiler, Device, Dtype, Settings, Sizes, Text
+from tunebench.studies.request.options import (
+    HOW_WRONG,
+    OF_DATACLASS,
+    Compiler,
+    Declaration,
+    Declared,
+    Device,
+    Dtype,
+    Settings,
+    Sizes,
+    Text,
+)
 from tunebench.studies.request.text import LONGEST, read_path, read_values
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.problem import Accuracy
-
-
-class Declaration(enum.StrEnum):
-    """A declaration that a file may make of its model, as a kernel's folder does; it is part of the verdict."""
-
-    ATOMICS = "atomics"
-    """Sums come in any order, so that two runs may differ in their last bits."""
-    REWRITES_ALGEBRA = "rewrites-algebra"
-    """Where the reference is not finite, the output may be so in another way."""
-    DENSE = "dense"
-    """The output may lie in memory in any order of its axes, without gaps."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
@@ -37,7 +36,6 @@ class CheckRequest:
         target: a shipped kernel's name, a kernel folder, a study file, a trial's number, or a `.py` file that defines
             `ModelNew`. What a study file or a trial says stands where nothing is said here.
         accuracy, settings: None for what the target says, and else the tolerance, and this process's settings.
-        declared: what is declared of a file; a kernel's folder declares it itself.
         database: where trials are; None for the default.
     """
 
@@ -67,5 +65,5 @@ class CheckRequest:
     else a caller does with the reference. Default: problem for a file, drop-in for a kernel."""
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
     """The number of checks that run at a time."""
-    declared: Sequence[Declaration] = ()
+    declared: Declared = ()
     database: str | Path | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from tunebench.studies.checking.request import Declaration
+from tunebench.studies.request.options import Declaration
 from tunebench.tuner.gate.battery import claim_of, loss_of
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.exemptions import Exemptions

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from tunebench.studies.checking.request import CheckRequest, Declaration
+from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.request.building import BundleRequest, NewRequest, WarmRequest
 from tunebench.studies.request.measure import CompareRequest, ExportRequest
 from tunebench.studies.request.options import given, make, taking
@@ -279,7 +279,6 @@ def check(
     *,
     inputs: Inputs | None = None,
     init_inputs: Sequence[Any] = (),
-    declared: Sequence[str] = (),
     db: str | Path | None = None,
     **options: Unpack[CheckOptions],
 ) -> list[CheckReport]:
@@ -297,8 +296,6 @@ def check(
         inputs: of models: one call's inputs, or what draws them with torch's generators, which are seeded before. Of
             given inputs the elements come in other orders as well; where that is wrong, give what draws them.
         init_inputs: what classes are called with.
-        declared: of a file or a model: `atomics` (sums come in any order), `rewrites-algebra` (what is not finite may
-            be so in another way), `dense` (outputs may lie in memory in any order of their axes).
         db: where the trials are.
 
     Returns:
@@ -311,7 +308,7 @@ def check(
     from tunebench.studies.checking.check import check as run_check
     from tunebench.studies.checking.check import check_all
     from tunebench.studies.checking.submissions import is_run_folder, requests_for
-    from tunebench.tuner.errors import UserError, member_of
+    from tunebench.tuner.errors import UserError
 
     are_files = isinstance(target, str | Path | Sequence)
     if are_files != (reference is None or isinstance(reference, str | Path)):
@@ -321,7 +318,6 @@ def check(
         **given(CheckRequest, options),
         "target": name,
         "reference": str(reference) if are_files and reference is not None else None,
-        "declared": [member_of(Declaration, "declaration", one) for one in declared],
         "database": db,
     }
     request = make(CheckRequest, content, "check")
@@ -378,7 +374,6 @@ def compare(
     second: Side,
     *,
     kernel: str | Path | None = None,
-    declared: Sequence[str] = (),
     db: str | Path | None = None,
     **options: Unpack[CompareOptions],
 ) -> CompareReport:
@@ -388,7 +383,6 @@ def compare(
         first, second: a trial's number, tunables (a mapping; the rest as in the default), `default`, `reference`, or
             the path of a `.py` file.
         kernel: a name, a folder or a study file; a trial brings its own, and its sizes, dtype and settings.
-        declared: of files, as in `check`.
         db: where the trials are.
 
     Raises:
@@ -400,8 +394,7 @@ def compare(
 
     asked = given(CompareRequest, options)
     target = None if kernel is None else str(kernel)
-    question = question_of(first, second, kernel=target, options=asked, declared=declared, database=db)
-    return compare_sides(question)
+    return compare_sides(question_of(first, second, kernel=target, options=asked, database=db))
 
 
 @taking(SweepCommandRequest)
@@ -425,8 +418,8 @@ def sweep(
         UserError: something is unknown, not legal or not on this machine; nothing has run then.
         DatabaseError: the database cannot be read or written.
     """
-    from tunebench.studies.sweep.display import SweepDisplay
     from tunebench.studies.sweep.run import run_sweep
+    from tunebench.studies.tuning.progress import SweepDisplay
 
     said = given(SweepCommandRequest, options)
     paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]

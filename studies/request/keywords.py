@@ -42,6 +42,7 @@ class CheckOptions(TypedDict, total=False):
     seconds: float | None
     require: str | None
     jobs: int | None
+    declared: Sequence[str] | None
 
 
 class CompareOptions(TypedDict, total=False):
@@ -53,6 +54,7 @@ class CompareOptions(TypedDict, total=False):
     sizes: Mapping[str, int | float] | None
     dtype: str | None
     settings: Mapping[str, str] | None
+    declared: Sequence[str] | None
 
 
 class ExportOptions(TypedDict, total=False):
@@ -84,11 +86,14 @@ class NewOptions(TypedDict, total=False):
 class RegressOptions(TypedDict, total=False):
     """The keywords of `regress`."""
 
-    sizes: Mapping[str, int | float] | None
-    dtype: str | None
-    modes: Sequence[str] | None
     device: str | None
     compiler: str | None
+    modes: Sequence[str] | None
+    sizes: Mapping[str, int | float] | None
+    dtype: str | None
+    kernels: Sequence[str | Path] | None
+    repository: str | Path | None
+    threshold: float | None
 
 
 class SweepOptions(TypedDict, total=False):

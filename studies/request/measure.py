@@ -11,7 +11,7 @@ from typing import Annotated
 import pydantic
 from pydantic import Field
 
-from tunebench.studies.request.options import OF_DATACLASS, Compiler, Device, Dtype, Settings, Sizes, Text
+from tunebench.studies.request.options import OF_DATACLASS, Compiler, Declared, Device, Dtype, Settings, Sizes, Text
 from tunebench.studies.request.text import LARGEST, LONGEST, read_sizes, read_values
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.problem import Accuracy
@@ -51,6 +51,7 @@ class CompareRequest:
     sizes: Sizes = field(default_factory=dict)
     dtype: Dtype = None
     settings: Settings = None
+    declared: Declared = ()
 
 
 class ExportForm(enum.StrEnum):

@@ -10,7 +10,7 @@ import enum
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, Le
@@ -45,6 +45,7 @@ class Text:
         read: what its text means, or all its texts where it is repeatable; None where its type says it.
         once: it is not repeatable, though it has several values.
         complete: the values that a shell offers.
+        flags: the help of each value's own flag, where it is written as `--VALUE`.
     """
 
     flag: str | None = None
@@ -52,6 +53,15 @@ class Text:
     read: Callable[[str, Any], object] | None = None
     once: bool = False
     complete: Callable[[str], list[str]] | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+
+class Declaration(enum.StrEnum):
+    """A declaration that a file may make of its model, as a kernel's folder does; it is part of the verdict."""
+
+    ATOMICS = "atomics"
+    REWRITES_ALGEBRA = "rewrites-algebra"
+    DENSE = "dense"
 
 
 Number = int | Annotated[float, Field(allow_inf_nan=False)]
@@ -85,6 +95,22 @@ Compiler = Annotated[
     CompilerName | None,
     Field(strict=False, description="nvrtc or inline for a GPU, cpu for the CPU. Default: nvrtc on a GPU."),
     Text(metavar="NAME"),
+]
+Declared = Annotated[
+    Sequence[Declaration],
+    Field(
+        title="declaration",
+        description="Of a file or a model: atomics (sums come in any order), rewrites-algebra (what is not finite may "
+        "be so in another way), dense (outputs may lie in memory in any order of their axes).",
+    ),
+    Text(
+        flags={
+            Declaration.ATOMICS: "Of a file: sums come in any order, so that runs differ in last bits.",
+            Declaration.REWRITES_ALGEBRA: "Of a file: where the reference is not finite, the output may be so in "
+            "another way.",
+            Declaration.DENSE: "Of a file: the output may lie in memory in any order of its axes, without gaps.",
+        }
+    ),
 ]
 HOW_WRONG = "How wrong a configuration may be: tolerance, or eager for no more than eager is. Default: tolerance."
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from tunebench.studies.request.completion import SAMPLERS, among
 from tunebench.studies.request.options import LEGAL, Text
-from tunebench.studies.request.text import LARGEST, read_moment, read_tunables
+from tunebench.studies.request.text import LARGEST, MOST, read_moment, read_tunables
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.problem import Accuracy
@@ -65,6 +65,8 @@ class TrialsRequest(ResultsRequest):
     """Recorded before then: as for --since. Default: all."""
     fastest: bool = False
     """List correct trials, the fastest first. Default: all, the newest first."""
+    limit: Annotated[int | None, Field(ge=1, le=MOST)] = None
+    """At most this many trials. Default: 50 in a table, all with --json or --csv."""
 
 
 class MissesRequest(_OfDeviceRequest):

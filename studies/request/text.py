@@ -60,6 +60,18 @@ def read_path(_option: str, text: str) -> Path:
     return Path(text)
 
 
+def read_percent(option: str, text: str) -> float:
+    """Return a number of percent as a share.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return float(text) / 100
+    except ValueError:
+        raise UserError(f"{option} '{text:.40}' is no number: write 2 for two percent") from None
+
+
 def read_list(option: str, text: str) -> list[str]:
     """Return the values of an option that takes several, separated by commas.
 

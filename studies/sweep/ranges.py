@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,7 +11,6 @@ from tunebench.db.queries.rows import BestRow
 from tunebench.kernels.runtime.registry import load_model, target_of
 from tunebench.kernels.runtime.selection import neighbours
 from tunebench.studies.checking.compare import REFERENCE, KernelQuestion, KernelSide, compare
-from tunebench.studies.sweep.tasks import Task
 from tunebench.studies.tuning.for_problem import UnfitProblemError, resolve_problem
 from tunebench.studies.tuning.on_this_machine import alone
 from tunebench.studies.tuning.study_file import StudyRequest
@@ -25,13 +24,18 @@ Tell = Callable[[str], None]
 
 
 def find_ranges(
-    database: Database, kernels: Sequence[Kernel], tasks: Sequence[Task], devices: Sequence[Device], tell: Tell
+    database: Database,
+    kernels: Sequence[Kernel],
+    requests: Mapping[tuple[str, Problem | None], StudyRequest],
+    devices: Sequence[Device],
+    tell: Tell,
 ) -> tuple[RangeTest, ...]:
     """Test the winners of these kernels at their neighbours' problems, on all devices at once.
 
     A neighbour with the same winner is its own test. Where the reference is the faster one nothing has a range.
 
     Args:
+        requests: those that made a kernel's problems, as far as they are known.
         devices: of one model; a CPU runs one test at a time.
         tell: called with a line on each test.
 
@@ -44,7 +48,6 @@ def find_ranges(
         for rows in winners_of(database, kernel, devices[0].name).values()
         for row, other in _pairs(list(rows.values()))
     ]
-    requests = {(task.kernel, task.problem): task.resolved.request for task in tasks}
     targets = {kernel.name: target_of(kernel) for kernel in kernels}
     free = list(devices if devices[0].kind is DeviceKind.CUDA else devices[:1])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tunebench.db.connection.database import Database
@@ -14,50 +14,15 @@ from tunebench.db.queries.studies import conclusion
 from tunebench.db.queries.warm_start import begun_study
 from tunebench.kernels.runtime.registry import place_of
 from tunebench.studies.tuning.for_problem import problem_of
-from tunebench.studies.tuning.study_file import StudyRequest, make_request, read_study_files
+from tunebench.studies.tuning.study_file import PlaceRequest, StudyRequest, make_request, read_study_files
 from tunebench.studies.tuning.tune import Resolved, describe_study, resolve
 from tunebench.tuner.device import Device
 from tunebench.tuner.environment import versions_here
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.search.warm_start import distance
 from tunebench.tuner.users_code import UsersCodeError
 from tunebench.tuner.watched import watched
-
-_PLACE = ("device", "devices", "workers", "executor", "address")
-"""Keys that say where a sweep runs: one queue has one answer."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One study of a sweep.
-
-    Attributes:
-        resolved: of one mode.
-        problem: None where only the process that evaluates can tell.
-    """
-
-    resolved: Resolved
-    problem: Problem | None
-
-    @property
-    def kernel(self) -> str:
-        """The kernel's name."""
-        return self.resolved.kernel.name
-
-    @property
-    def mode(self) -> Mode:
-        """The mode that is tuned."""
-        return self.resolved.modes[0]
-
-    @property
-    def about(self) -> str:
-        """The problem that is tuned, else the sizes, dtype and mode that are asked for, as text for people."""
-        if self.problem is not None:
-            return str(self.problem)
-        sizes = "".join(f"{name}={size} " for name, size in self.resolved.request.sizes.items())
-        return f"{sizes}{self.resolved.request.dtype or ''} {self.mode}".strip()
 
 
 class State(enum.StrEnum):
@@ -70,51 +35,67 @@ class State(enum.StrEnum):
     """The sweep ended before it; the same command goes on."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Swept:
-    """One study of a sweep, and what became of it.
+    """One study of a sweep, and what becomes of it.
 
     Attributes:
+        resolved: of one mode.
         problem: None where nobody came to know it.
-        about: what was tuned, for people.
         study: its number in the database; None where it never began.
         trials, seconds: of this sweep.
         message: why it failed.
         best: its winner; None where there is none.
+        runs: whether a device is at it.
+        share: of its trials that are done, while it runs.
+        was_lost: whether it ended once because its workers were lost.
     """
 
-    kernel: str
+    resolved: Resolved = field(repr=False)
     problem: Problem | None
-    about: str
-    state: State
+    state: State = State.LEFT
     study: int | None = None
     trials: int = 0
     seconds: float = 0.0
     message: str = ""
     best: BestRow | None = None
-
-
-@dataclass(frozen=True)
-class Course:
-    """Where a sweep stands.
-
-    Attributes:
-        done: studies that ended, those that were done already included.
-        trials: of this sweep.
-        seconds: since it began.
-        seconds_left: for the whole, at the rate so far; None before there is one.
-    """
-
-    done: int
-    total: int
-    trials: int
-    seconds: float
-    seconds_left: float | None
+    runs: bool = False
+    share: float = 0.0
+    was_lost: bool = False
 
     @property
-    def per_second(self) -> float:
-        """Trials a second."""
-        return self.trials / self.seconds if self.seconds > 0 else 0.0
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return self.resolved.kernel.name
+
+    @property
+    def about(self) -> str:
+        """The problem, else the sizes, dtype and mode that are asked for, as text for people."""
+        request = self.resolved.request
+        sizes = (f"{name}={size}" for name, size in request.sizes.items())
+        asked = " ".join(filter(None, (*sizes, request.dtype, self.resolved.modes[0])))
+        return str(self.problem or asked)
+
+    @property
+    def has_winner(self) -> bool:
+        """Whether it was concluded, in this sweep or before it."""
+        return self.state in (State.TUNED, State.KEPT)
+
+    def look_up(self, database: Database, device: Device) -> None:
+        """Take its number from the database, and whether it is done there.
+
+        It is where it has its final comparison, with the versions of here, and spent its budget before that. A study
+        that had a limit of time too, or could stop early, has spent its budget however many trials it has.
+        """
+        begun = self.problem and begun_study(database, describe_study(self.resolved, self.problem, device))
+        self.study = begun.study if begun else None
+        found = conclusion(database, self.study) if self.study is not None else None
+        if self.problem is None or found is None or found.versions.changes(versions_here(device)):
+            return
+        request = self.resolved.request
+        enough = found.trials >= request.trials or request.seconds is not None or request.stop_early
+        if enough or found.trials >= len(self.resolved.space.enumerate(self.problem, device)):
+            self.state = State.KEPT
 
 
 def requests_of(files: Sequence[Path], options: Mapping[str, object]) -> list[StudyRequest]:
@@ -131,15 +112,15 @@ def requests_of(files: Sequence[Path], options: Mapping[str, object]) -> list[St
         for file in files
         for request in read_study_files(file)
     ]
-    for key in _PLACE:
+    for key in PlaceRequest.model_fields:
         if len(values := {getattr(one, key) for one in found}) > 1:
             said = " and ".join(sorted(map(str, values)))
             raise UserError(f"a sweep is one queue, and '{key}' is {said} in its studies: say one for all, by --{key}")
     return found
 
 
-def tasks_of(requests: Sequence[StudyRequest]) -> list[Task]:
-    """A task for each mode of each request, every name found before anything runs; none twice.
+def studies_of(requests: Sequence[StudyRequest]) -> list[Swept]:
+    """One for each mode of each request, every name found before anything runs; none twice.
 
     Raises:
         UserError: something is unknown or not on this machine.
@@ -147,14 +128,12 @@ def tasks_of(requests: Sequence[StudyRequest]) -> list[Task]:
     every = [resolve(request) for request in requests]
     problems: dict[str, Iterator[Problem | None]] = {}
     for target in dict.fromkeys(request.kernel for request in requests):
-        asked = [one for one in every if one.request.kernel == target]
-        problems[target] = iter(_problems(target, asked))
-    found: dict[object, Task] = {}
+        problems[target] = iter(_problems(target, [one for one in every if one.request.kernel == target]))
+    found: dict[object, Swept] = {}
     for resolved in every:
         for mode in resolved.modes:
-            problem = next(problems[resolved.request.kernel])
-            task = Task(replace(resolved, modes=(mode,)), problem)
-            found.setdefault(_identity(task), task)
+            one = Swept(replace(resolved, modes=(mode,)), next(problems[resolved.request.kernel]))
+            found.setdefault(_identity(one), one)
     return list(found.values())
 
 
@@ -176,57 +155,35 @@ def _name_problems(requests: Sequence[StudyRequest]) -> list[Problem | None]:
     return found
 
 
-def _identity(task: Task) -> object:
-    """Equal for two tasks that would be one study."""
-    if task.problem is None:
-        return task.mode, task.resolved.request.model_dump_json()
-    return describe_study(task.resolved, task.problem, task.resolved.device)
+def _identity(one: Swept) -> object:
+    """Equal for two that are one study."""
+    if one.problem is None:
+        return one.resolved.modes, one.resolved.request.model_dump_json()
+    return describe_study(one.resolved, one.problem, one.resolved.device)
 
 
-def study_of(task: Task, database: Database, device: Device) -> int | None:
-    """The number of a task's study, where it has begun."""
-    if task.problem is None:
-        return None
-    begun = begun_study(database, describe_study(task.resolved, task.problem, device))
-    return None if begun is None else begun.study
-
-
-def is_done(task: Task, study: int, database: Database, device: Device) -> bool:
-    """Whether a study has its final comparison, with the versions of here, and spent its budget before that.
-
-    A study that had a limit of time too, or could stop early, has spent its budget however many trials it has.
-    """
-    found = conclusion(database, study)
-    if found is None or found.versions.changes(versions_here(device)) or task.problem is None:
-        return False
-    request = task.resolved.request
-    if found.trials >= request.trials or request.seconds is not None or request.stop_early:
-        return True
-    return found.trials >= len(task.resolved.space.enumerate(task.problem, device))
-
-
-def next_of(waiting: Sequence[Task], finished: Collection[Task], running: Collection[Task]) -> Task:
-    """Which task begins now: of a kernel that nothing else runs of, and the nearest to what is finished of that.
+def next_of(waiting: Sequence[Swept], finished: Collection[Swept], running: Collection[Swept]) -> Swept:
+    """Which one begins now: of a kernel that nothing else runs of, and the nearest to what is finished of that.
 
     A study begins with what won at its neighbours, so that the first of a kernel is the one in the middle of all.
     """
-    busy = {task.kernel for task in running}
-    kernels = list(dict.fromkeys(task.kernel for task in waiting))
+    busy = {one.kernel for one in running}
+    kernels = list(dict.fromkeys(one.kernel for one in waiting))
 
-    def rank(task: Task) -> tuple[object, ...]:
-        known = list(_distances(task, finished))
-        away = min(known) if known else sum(_distances(task, waiting))
-        return task.kernel in busy, kernels.index(task.kernel), away
+    def rank(one: Swept) -> tuple[object, ...]:
+        known = list(_distances(one, finished))
+        away = min(known) if known else sum(_distances(one, waiting))
+        return one.kernel in busy, kernels.index(one.kernel), away
 
     return min(waiting, key=rank)
 
 
-def _distances(task: Task, others: Collection[Task]) -> Iterator[float]:
+def _distances(one: Swept, others: Collection[Swept]) -> Iterator[float]:
     """How far others of the same kernel are."""
     for other in others:
-        if other.kernel != task.kernel:
+        if other.kernel != one.kernel:
             continue
-        if task.problem is None or other.problem is None:
+        if one.problem is None or other.problem is None:
             yield math.inf
         else:
-            yield distance(task.problem, other.problem, same_device=True, same_architecture=True, same_source=True)
+            yield distance(one.problem, other.problem, same_device=True, same_architecture=True, same_source=True)

@@ -17,6 +17,7 @@ from tunebench.studies.display.terminal import printable
 
 if TYPE_CHECKING:  # The first line is on the screen before torch is imported.
     from tunebench.studies.tuning.tune import Announcement
+    from tunebench.tuner.problem import Problem
     from tunebench.tuner.study.study import Progress
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -50,7 +51,7 @@ class StudyDisplay:
         self._bar.stop()
 
     def __call__(self, announcement: Announcement) -> Callable[[Progress], None]:
-        """Begin to show a study."""
+        """Begin to show a study; what is returned is called with its progress."""
         announce(self._console, announcement)
         failures = Failures(self._console)
         if self._console.is_terminal:
@@ -67,6 +68,50 @@ class StudyDisplay:
 
     def _update(self, task: TaskID, progress: Progress) -> None:
         self._bar.update(task, completed=progress.done, total=progress.planned, status=describe(progress))
+
+
+class SweepDisplay(StudyDisplay):
+    """Shows studies side by side, and how far they are together; called from several threads."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._whole = self._bar.add_task("sweep", total=None, status="")
+        self._studies: dict[tuple[str, Problem | None], TaskID] = {}
+        self._last = time.monotonic()
+
+    def __call__(self, announcement: Announcement) -> Callable[[Progress], None]:
+        """Begin to show a study; what is returned is called with its progress."""
+        announce(self._console, announcement)
+        failures = Failures(self._console, f"  {announcement.kernel} ({announcement.problem}): ")
+        task = self._bar.add_task(announcement.kernel, total=None, status="")
+        self._studies[announcement.kernel, announcement.problem] = task
+
+        def show(progress: Progress) -> None:
+            failures.show(progress)
+            self._update(task, progress)
+
+        return show
+
+    def ends(self, kernel: str, problem: Problem | None) -> None:
+        """Show a study no longer."""
+        if (task := self._studies.pop((kernel, problem), None)) is not None:
+            self._bar.remove_task(task)
+
+    def stands(self, done: int, total: int, rate: str, what: str = "") -> None:
+        """Show where the whole stands.
+
+        Args:
+            what: has just ended; without it there is a line every few seconds, where the console is no terminal.
+        """
+        self._bar.update(self._whole, completed=done, total=total, status=rate)
+        waits = self._console.is_terminal or time.monotonic() - self._last < 2 * _SECONDS_BETWEEN_LINES
+        if what or not waits:
+            self._last = time.monotonic()
+            self.says(f"{done}/{total} {what}{rate}" if what else f"sweep: {done}/{total} studies, {rate}")
+
+    def says(self, text: str) -> None:
+        """Show a line on something else."""
+        say(self._console, text)
 
 
 def bars_on(console: Console) -> RichProgress:

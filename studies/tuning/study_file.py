@@ -12,9 +12,17 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from tunebench.kernels.runtime.registry import is_kernel_file
-from tunebench.studies.request.completion import SAMPLERS, among
+from tunebench.studies.request.completion import SAMPLERS, among, complete_kernel
 from tunebench.studies.request.options import HOW_WRONG, LEGAL, Compiler, Device, Dtype, Settings, Sizes, Text, make
-from tunebench.studies.request.text import LARGEST, LONGEST, read_configurations, read_list, read_tunables
+from tunebench.studies.request.text import (
+    LARGEST,
+    LONGEST,
+    read_configurations,
+    read_list,
+    read_path,
+    read_percent,
+    read_tunables,
+)
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import StudyFileError, UnknownNameError
 from tunebench.tuner.files import path_named
@@ -35,6 +43,15 @@ class ExecutorName(enum.StrEnum):
 
     LOCAL = "local"
     RAY = "ray"
+
+
+Modes = Annotated[
+    tuple[Annotated[Mode, Field(strict=False)], ...] | None,
+    Field(
+        strict=False, min_length=1, description="eval, train or frozen; repeatable. Default: every mode of the kernel."
+    ),
+    Text("--mode", "MODE"),
+]
 
 
 class PlaceRequest(BaseModel):
@@ -87,10 +104,7 @@ class StudyRequest(SweepRequest):
     seed: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     """Seed of the search. Default: 0."""
     compiler: Compiler = None
-    modes: Annotated[tuple[Annotated[Mode, Field(strict=False)], ...] | None, Text("--mode", "MODE")] = Field(
-        default=None, strict=False, min_length=1
-    )
-    """eval, train or frozen; repeatable. Default: every mode of the kernel."""
+    modes: Modes = None
     compile: bool = False
     """Compare with torch.compile's max-autotune too. Default: not."""
     fresh: bool = False
@@ -106,6 +120,24 @@ class StudyRequest(SweepRequest):
     """Restrict a tunable's values; repeatable."""
     start: Annotated[Sequence[Mapping[str, Value]], Text("--start", "NAME=VALUE,...", read_configurations)] = ()
     """Begin with this configuration, otherwise the default's; where it is valid; repeatable."""
+
+
+class RegressRequest(BaseModel):
+    """The options of `regress`; the first of them are a study's, for each kernel."""
+
+    model_config = LEGAL
+
+    device: Device = None
+    compiler: Compiler = None
+    modes: Modes = None
+    sizes: Sizes = {}
+    dtype: Dtype = None
+    kernels: Annotated[Sequence[str | Path], Text("--kernel", "TARGET", complete=complete_kernel)] = ()
+    """A kernel's folder, file or name, or a study file; repeatable. Default: all in the repository."""
+    repository: Annotated[str | Path, Text(metavar="FOLDER", read=read_path)] = "."
+    """The repository, or any folder of it. Default: the one around the current folder."""
+    threshold: Annotated[float, Field(ge=0, le=0.99), Text(metavar="PERCENT", read=read_percent)] = 0.02
+    """HEAD may be slower by so much: in percent on the command line, elsewhere as a share. Default: 2 percent."""
 
 
 def request_of(target: str, options: Mapping[str, object] | None = None) -> StudyRequest:

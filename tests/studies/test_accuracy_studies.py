@@ -12,7 +12,7 @@ from command_line import CommandLine
 from sample_kernel import SLOW_REFERENCE, WriteKernel
 
 import tunebench
-from tunebench.studies.sweep.tasks import requests_of, tasks_of
+from tunebench.studies.sweep.tasks import requests_of, studies_of
 from tunebench.studies.tuning.study_file import read_study_file
 from tunebench.studies.tuning.targets import find_target
 from tunebench.studies.tuning.tune import NAMED
@@ -142,7 +142,7 @@ def test_a_sweep_has_a_study_for_each(write_kernel: WriteKernel, tmp_path: Path)
     kernel = write_kernel().kernel.folder
     start = "start = [{ block_size = 32 }, { block_size = 256 }]"
     file.write_text(f'kernel = "{kernel}"\naccuracy = ["tolerance", "eager"]\n{start}\n', encoding="utf-8")
-    tasks = tasks_of(requests_of([file], {"device": "cpu"}))
+    tasks = studies_of(requests_of([file], {"device": "cpu"}))
     assert [task.problem and task.problem.accuracy for task in tasks] == [Accuracy.TOLERANCE, Accuracy.EAGER]
     assert [len(task.resolved.request.start) for task in tasks] == [2, 2]
 

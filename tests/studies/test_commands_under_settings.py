@@ -13,7 +13,7 @@ import tunebench
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.display.tables import eager_had
 from tunebench.studies.request.completion import complete_setting
-from tunebench.studies.sweep.tasks import tasks_of
+from tunebench.studies.sweep.tasks import studies_of
 from tunebench.studies.tuning.for_problem import resolve_problem
 from tunebench.studies.tuning.study_file import StudyRequest, read_study_files
 from tunebench.studies.tuning.tune import resolve
@@ -68,7 +68,7 @@ def test_a_file_has_studies_under_several_settings(tmp_path: Path) -> None:
         'kernel = "gemm_scale_bn"\ndevice = "cpu"\nmodes = ["eval"]\n'
         '[sizes]\nbatch_size = 16\nin_features = 32\nout_features = 24\n[settings]\nmatmul = ["ieee", "tf32"]\n'
     )
-    problems = [task.problem for task in tasks_of(read_study_files(file))]
+    problems = [task.problem for task in studies_of(read_study_files(file))]
     assert [one.options.get("matmul") for one in problems if one] == [None, "tf32"]
     assert eager_had(one.options for one in problems if one).startswith("eager: PyTorch's defaults, but")
 

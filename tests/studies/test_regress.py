@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ from versions_of_a_kernel import Repository
 
 from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.shipped import ShippedResult, write_file
-from tunebench.studies.checking.regress.comparison import Comparison, Side, Timing
-from tunebench.studies.checking.regress.modules import modules_of
-from tunebench.studies.checking.regress.run import Outcome, outcome_of
+from tunebench.studies.checking.regress.comparison import Comparison, Outcome
+from tunebench.studies.checking.regress.repository import Side
+from tunebench.studies.checking.regress.run import outcome_of
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
 
@@ -117,20 +116,20 @@ def last(ran: object) -> str:
 
 
 @pytest.mark.slow
-def test_each_revision_has_its_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree, other = tmp_path / "tree", tmp_path / "other"
-    for root, value in ((tree, 1), (other, 2)):
-        root.mkdir()
-        (root / "versioned_module.py").write_text(f"VALUE = {value}", encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tree))
-    path, found = list(sys.path), []
-    for root in (other, tree, other):
-        with modules_of(root, tree):
-            import versioned_module  # type: ignore[import-not-found]
-
-            found.append(versioned_module.VALUE)
-    assert found == [2, 1, 2]
-    assert sys.path == path and "versioned_module" not in sys.modules
+def test_each_revision_has_its_own_modules(
+    run: CommandLine, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = repository.folder / "versioned_module.py"
+    helper.write_text("BLOCKS = (64, 128)", encoding="utf-8")
+    repository.edit("model.py", "import torch", "import torch\nfrom versioned_module import BLOCKS")
+    repository.edit("model.py", '("block_size", (64, 128), default=64)', '("block_size", BLOCKS, default=BLOCKS[0])')
+    repository.commit("a module beside it")
+    helper.write_text("BLOCKS = (32, 128)", encoding="utf-8")
+    repository.edit("root.cu", "turn < 100", "turn < 101")
+    monkeypatch.syspath_prepend(str(repository.folder))
+    (change,) = run("regress", "HEAD", *WIDE, "--json").json["changes"]
+    taken = {side: one["values"]["block_size"] for side, one in change["configurations"].items()}
+    assert taken == {"base": 64, "head": 32}, change
 
 
 @pytest.mark.parametrize(
@@ -146,16 +145,17 @@ def test_each_revision_has_its_own_modules(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_what_the_rounds_say(head: float, control: float, outcome: Outcome) -> None:
-    twice = Comparison((timing(Side.BASE, head, control), timing(Side.HEAD, head, control)))
-    assert outcome_of(twice.ratio, 0.02) is outcome
+    assert outcome_of(comparison(head, head, control).ratio, 0.02) is outcome
     # Two processes that contradict each other decide nothing.
-    contrary = Comparison((timing(Side.BASE, head, control), timing(Side.HEAD, 1 / head**3, control)))
+    contrary = comparison(head, 1 / head**3, control)
     assert outcome_of(contrary.ratio, 0.02) is (outcome if head == 1.0 else Outcome.INCONCLUSIVE)
 
 
-def timing(copied: Side, head: float, control: float) -> Timing:
-    """Rounds in which HEAD takes so many times as long as BASE, and a copy of one of them so many times as that one."""
+def comparison(first: float, second: float, control: float) -> Comparison:
+    """Two takes in which HEAD takes so many times as long as BASE, and the copy of one so many times as that one."""
     base = tuple(1.0 + 0.001 * (i % 3) for i in range(40))
-    samples = {Side.BASE: base, Side.HEAD: tuple(one * head for one in base)}
-    rounds = {**samples, "control": tuple(one * control for one in samples[copied])}
-    return Timing(Problem({}, "float32"), "cpu", {}, rounds, copied)
+    takes = []
+    for side, head in zip(Side, (first, second), strict=True):
+        samples = {Side.BASE: base, Side.HEAD: tuple(one * head for one in base)}
+        takes.append({**samples, "control": tuple(one * control for one in samples[side])})
+    return Comparison(Problem({}, "float32"), "cpu", {}, takes)

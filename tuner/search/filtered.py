@@ -16,7 +16,6 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, BruteForceSampler, CmaEsSampler
 from optuna.trial import TrialState
 
-from tunebench.tuner.errors import UserError
 from tunebench.tuner.extras import require_extra
 from tunebench.tuner.search.sampler import Observation, PoolSampler, added_trial, quiet_study
 from tunebench.tuner.space import ValidSpace

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tunebench.studies.checking.regress.comparison import Choice, Side, Timing
-from tunebench.studies.checking.regress.repository import Revision
-from tunebench.studies.checking.regress.run import KernelChange, Outcome, RegressReport
+from tunebench.studies.checking.regress.comparison import Choice, Comparison, Outcome
+from tunebench.studies.checking.regress.repository import Revision, Side
+from tunebench.studies.checking.regress.run import KernelChange, RegressReport
 from tunebench.studies.display.tables import milliseconds, values_of
 from tunebench.studies.display.terminal import print_line, print_table, printable
 from tunebench.tuner.configuration import Value
@@ -53,27 +53,28 @@ def _revision_values(revision: Revision) -> dict[str, object]:
 
 def _change_values(change: KernelChange) -> dict[str, object]:
     found = change.comparison
-    first = found.timings[0] if found else None
     return values_of(
         change,
         *("kernel", "mode", "outcome", "ratio"),
         path=change.place,
         says=change.said,
-        problem=first and first.problem,
-        device=first and first.device,
+        problem=found and found.problem,
+        device=found and found.device,
         medians_ms={side.lower(): median for side, median in change.medians_ms.items()},
-        takes=[_timing_values(timing) for timing in found.timings] if found else [],
-        configurations=first
+        takes=_takes(found) if found else [],
+        configurations=found
         and {
-            side.lower(): values_of(first.choices[side], "origin", values=first.choices[side].configuration)
-            for side in (Side.BASE, Side.HEAD)
+            side.lower(): values_of(choice, "origin", values=choice.configuration)
+            for side, choice in found.choices.items()
         },
     )
 
 
-def _timing_values(timing: Timing) -> dict[str, object]:
-    samples = {name.lower(): list(samples) for name, samples in timing.samples_ms.items()}
-    return values_of(timing, "control", copied=timing.copied.lower(), samples_ms=samples)
+def _takes(found: Comparison) -> list[dict[str, object]]:
+    return [
+        {"control": control, "copied": side.lower(), "samples_ms": {name.lower(): one for name, one in samples.items()}}
+        for side, control, samples in zip(Side, found.controls, found.takes, strict=True)
+    ]
 
 
 def _cells(change: KernelChange) -> list[str]:
@@ -82,7 +83,7 @@ def _cells(change: KernelChange) -> list[str]:
     return [
         change.kernel,
         change.mode or "",
-        str(change.comparison.timings[0].problem) if change.comparison else "",
+        str(change.comparison.problem) if change.comparison else "",
         milliseconds(medians.get(Side.BASE)),
         milliseconds(medians.get(Side.HEAD)),
         said,
@@ -100,7 +101,7 @@ def _lines(report: RegressReport) -> list[str]:
         if change.said:
             lines.append(f"{name}: {change.said}")
         if change.comparison is not None:
-            lines += [f"{name}: {line}" for line in _configurations(change.comparison.timings[0].choices)]
+            lines += [f"{name}: {line}" for line in _configurations(change.comparison.choices)]
     same = len(report.unchanged)
     if same:
         lines.append(f"the same in both revisions: {', '.join(report.unchanged)}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import enum
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,6 +19,13 @@ _SHORT = 10
 """Digits of a commit that people are shown."""
 
 
+class Side(enum.StrEnum):
+    """Which of the two revisions."""
+
+    BASE = "BASE"
+    HEAD = "HEAD"
+
+
 @dataclass(frozen=True)
 class Revision:
     """One state of a repository's files.
@@ -25,12 +33,14 @@ class Revision:
     Attributes:
         name: as it was asked for.
         commit: its commit; of the working tree the commit it began from.
-        root: where the files are.
+        repository: the root of its repository's working tree.
+        root: where its files are.
         changed: of the working tree: how many files differ from the commit.
     """
 
     name: str
     commit: str
+    repository: Path
     root: Path
     changed: int = 0
 
@@ -52,7 +62,7 @@ def repository_of(folder: Path) -> Path:
 
 
 @contextmanager
-def revisions(repository: Path, base: str, head: str | None) -> Iterator[tuple[Revision, Revision]]:
+def revisions(repository: Path, base: str, head: str | None) -> Iterator[Mapping[Side, Revision]]:
     """Two revisions with their files, in worktrees of the repository that are gone when the block ends.
 
     Args:
@@ -67,9 +77,10 @@ def revisions(repository: Path, base: str, head: str | None) -> Iterator[tuple[R
         first = worktrees.enter_context(_worktree(repository, base, commits[0], folder / "base"))
         if head is None:
             changed = len(_git(repository, "status", "--porcelain", "--untracked-files=all").splitlines())
-            yield first, Revision("the working tree", commits[1], repository, changed)
+            second = Revision("the working tree", commits[1], repository, repository, changed)
         else:
-            yield first, worktrees.enter_context(_worktree(repository, head, commits[1], folder / "head"))
+            second = worktrees.enter_context(_worktree(repository, head, commits[1], folder / "head"))
+        yield {Side.BASE: first, Side.HEAD: second}
 
 
 def kernels_in(revision: Revision) -> set[PurePosixPath]:
@@ -102,7 +113,7 @@ def _worktree(repository: Path, name: str, commit: str, folder: Path) -> Iterato
             _git(repository, *without_hooks, "worktree", "add", "--quiet", "--detach", str(root), commit)
         except GitError as error:
             raise UserError(f"'{name}' of {repository} cannot be checked out: {error}") from error
-        yield Revision(name, commit, root)
+        yield Revision(name, commit, repository, root)
     finally:
         with contextlib.suppress(GitError):  # it may never have been added
             _git(repository, "worktree", "remove", "--force", str(root))

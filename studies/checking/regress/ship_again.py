@@ -8,6 +8,7 @@ is what an assembler cannot tell apart.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,19 +25,24 @@ from tunebench.kernels.runtime.shipped import (
 )
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking.regress.modules import modules_of
-from tunebench.studies.checking.regress.repository import Revision, repository_of, revisions
+from tunebench.studies.checking.regress.repository import Revision, Side, repository_of, revisions
 from tunebench.studies.tuning.for_problem import UnfitProblemError, identified
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import any_gpu, is_gpu
 from tunebench.tuner.errors import CompileError, UserError
+from tunebench.tuner.isolation import run_isolated
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.variant import KernelSource, Variant
 
+_SECONDS = 120.0
 _TEXT = ".text."
 _NOTHING = KernelSource("nothing", 'extern "C" __global__ void nothing() {}', {})
+
+_Shipped = tuple[ShippedFile, Sequence[Variant | None]]
+"""A file with the variants of its results, where they are no reference."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +77,32 @@ def ship_again(model: type[TunedModule], revision: str) -> list[Renewal]:
     """
     kernel = model.kernel
     repository = repository_of(kernel.folder)
-    place = kernel.place.resolve().relative_to(repository)
-    with revisions(repository, revision, None) as (base, _):
-        with modules_of(base.root, repository):
-            before = load_model(str(base.root / place)).kernel
-        files = [file for file in readable_files(before) if not is_stale(before, file) and is_gpu(file.architecture)]
-        if not files:
-            raise UserError(f"nothing shipped with {kernel.name} for a GPU at {base}: name a revision where it did")
-        return [_renewed(model, before, file, base) for file in files]
+    place = str(kernel.place.resolve().relative_to(repository))
+    with revisions(repository, revision, None) as both:
+        base = both[Side.BASE]
+        before = run_isolated(_SECONDS, _shipped_at, base, place)
+    if not before:
+        raise UserError(f"nothing shipped with {kernel.name} for a GPU at {base}: name a revision where it did")
+    return [_renewed(model, file, variants, base) for file, variants in before]
 
 
-def _renewed(model: type[TunedModule], before: Kernel, file: ShippedFile, base: Revision) -> Renewal:
+def _shipped_at(revision: Revision, place: str) -> list[_Shipped]:
+    """What shipped for GPUs at a revision; called in a process of its own."""
+    with modules_of(revision):
+        kernel = load_model(str(revision.root / place)).kernel
+    files = [file for file in readable_files(kernel) if not is_stale(kernel, file) and is_gpu(file.architecture)]
+    return [(file, [_variant(kernel, file.architecture, one) for one in file.results]) for file in files]
+
+
+def _variant(kernel: Kernel, architecture: str, result: ShippedResult) -> Variant | None:
+    if result.configuration is None:
+        return None
+    return kernel.variant(Configuration(result.configuration), result.problem, architecture)
+
+
+def _renewed(
+    model: type[TunedModule], file: ShippedFile, variants: Sequence[Variant | None], base: Revision
+) -> Renewal:
     kernel = model.kernel
     shipped = still_good(kernel, file_for(kernel, file.device))
     present = [_identified(model, file, result) for result in shipped]
@@ -89,13 +110,14 @@ def _renewed(model: type[TunedModule], before: Kernel, file: ShippedFile, base: 
     since = {result.problem.key for result in present}
     renewed: list[ShippedResult] = []
     changed: list[Problem] = []
-    for result in (_identified(model, file, one) for one in file.results):
+    for one, variant in zip(file.results, variants, strict=True):
+        result = _identified(model, file, one)
         if result.problem.key in since:
             continue
-        if kernel.digest == before.digest:
+        if not is_stale(kernel, file):
             renewed.append(result)
             continue
-        configuration = _same_code(kernel, before, file.architecture, result)
+        configuration = None if variant is None else _same_code(kernel, variant, result)
         if configuration is None:
             changed.append(result.problem)
         else:
@@ -116,21 +138,20 @@ def _identified(model: type[TunedModule], file: ShippedFile, result: ShippedResu
     return replace(result, options=dict(problem.options))
 
 
-def _same_code(kernel: Kernel, before: Kernel, architecture: str, result: ShippedResult) -> Configuration | None:
+def _same_code(kernel: Kernel, before: Variant, result: ShippedResult) -> Configuration | None:
     """The configuration as the kernel has it now, where every function there was is the same machine code.
 
     One that returned at once, as those of another choice of the configuration do, may be gone.
     """
-    if result.configuration is None:
-        return None
     # What a constraint would say depends on a device, which need not be here; whoever loads the file asks it.
     space = replace(kernel.space, constraints=())
-    now = space.completed(result.configuration, result.problem, any_gpu(architecture))
-    if now is None or any(now.get(name) != value for name, value in result.configuration.items()):
+    was, architecture = Configuration(result.configuration or {}), before.architecture
+    now = space.completed(was, result.problem, any_gpu(architecture))
+    if now is None or any(now.get(name) != value for name, value in was.items()):
         return None
     compiler = NvrtcCompiler()
     try:
-        old = compiler.compile(before.variant(Configuration(result.configuration), result.problem, architecture))
+        old = compiler.compile(before)
         new = compiler.compile(kernel.variant(now, result.problem, architecture))
     except CompileError:
         return None

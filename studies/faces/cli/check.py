@@ -38,9 +38,6 @@ def check(
         ),
     ],
     given: options.Given = options.NOTHING,
-    atomics: options.AtomicsOption = False,
-    rewrites_algebra: options.RewritesAlgebraOption = False,
-    dense: options.DenseOption = False,
     reproduce: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a script that shows the first refusal of a file with torch alone."),
@@ -63,8 +60,7 @@ def check(
     from tunebench.tuner.files import require_writable
 
     options.require_database(db)
-    declared = options.declarations(atomics=atomics, rewrites_algebra=rewrites_algebra, dense=dense)
-    request = make(CheckRequest, {"target": targets[0], **given, "declared": declared, "database": db}, "check")
+    request = make(CheckRequest, {"target": targets[0], **given, "database": db}, "check")
     for option, value in (("--problems", request.problems), ("--reproduce", reproduce)):
         if value is not None and not any(is_submission(one) or is_run_folder(one) for one in targets):
             raise UserError(f"{option} is for files with a ModelNew: {targets[0]} is none")

@@ -109,6 +109,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
     model, only = _declaration_of(command)
     declared = options.options_of(model, only)
+    flags = {one: options.text_of(one, field).flags for one, field in declared.items()}
 
     def parameters() -> Iterator[inspect.Parameter]:
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
@@ -116,17 +117,28 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
                 continue
             for one, field in declared.items():
-                annotation = _option(field, options.text_of(one, field))
-                yield inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+                option = {} if flags[one] else {one: _option(field, options.text_of(one, field))}
+                for flag, said in flags[one].items():
+                    option[_named_by(flag)] = Annotated[bool | None, typer.Option(f"--{flag}", help=said)]
+                for name, annotation in option.items():
+                    yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
     @wraps(command)
     def run(**named: Any) -> None:
-        said = {one: value for one in declared if (value := named.pop(one)) not in (None, [])}
+        said = {
+            one: [flag for flag in flags[one] if named.pop(_named_by(flag))] if flags[one] else named.pop(one)
+            for one in declared
+        }
+        said = {one: value for one, value in said.items() if value not in (None, [])}
         command(**named, **{GIVEN: options.given(model, said)})
 
     vars(run)["__signature__"] = inspect.Signature(list(parameters()))
     run.__annotations__ = {}
     return run
+
+
+def _named_by(flag: str) -> str:
+    return flag.replace("-", "_")
 
 
 def ask(command: Callable[..., None], arguments: dict[str, Any]) -> None:

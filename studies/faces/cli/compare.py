@@ -32,9 +32,6 @@ def compare(
         ),
     ] = None,
     given: options.Given = options.NOTHING,
-    atomics: options.AtomicsOption = False,
-    rewrites_algebra: options.RewritesAlgebraOption = False,
-    dense: options.DenseOption = False,
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -55,8 +52,7 @@ def compare(
     from tunebench.studies.checking.compare import question_of
     from tunebench.tuner.result import Decision
 
-    declared = options.declarations(atomics=atomics, rewrites_algebra=rewrites_algebra, dense=dense)
-    question = question_of(_side(first), _side(second), kernel=kernel, options=given, declared=declared, database=db)
+    question = question_of(_side(first), _side(second), kernel=kernel, options=given, database=db)
     duel = compare_sides(question)
     if as_json:
         print_json(_values(duel))

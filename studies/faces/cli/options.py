@@ -12,7 +12,6 @@ from tunebench.studies.request.completion import complete_kernel
 
 if TYPE_CHECKING:
     from tunebench.db.connection.database import Database
-    from tunebench.studies.checking.request import Declaration
 
 Given = Mapping[str, Any]
 """Options of a declaration that were given, by their names in it; see `options_of`."""
@@ -26,19 +25,6 @@ DatabaseOption = Annotated[
         metavar="URL",
         help="The results database: a file, or a SQLAlchemy URL. Default: $TUNEBENCH_DB, else your own file.",
     ),
-]
-AtomicsOption = Annotated[
-    bool, typer.Option("--atomics", help="Of a file: sums come in any order, so that runs differ in last bits.")
-]
-RewritesAlgebraOption = Annotated[
-    bool,
-    typer.Option(
-        "--rewrites-algebra", help="Of a file: where the reference is not finite, the output may be so in another way."
-    ),
-]
-DenseOption = Annotated[
-    bool,
-    typer.Option("--dense", help="Of a file: the output may lie in memory in any order of its axes, without gaps."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV on standard output, and nothing else there.")]
@@ -79,14 +65,6 @@ def require_database(named: str | None) -> None:
     from tunebench.db.connection.database import open_database
 
     open_database(named, read_only=True).close()
-
-
-def declarations(*, atomics: bool, rewrites_algebra: bool, dense: bool) -> list[Declaration]:
-    """Return what the options of a file declare of its model."""
-    from tunebench.studies.checking.request import Declaration
-
-    given = {Declaration.ATOMICS: atomics, Declaration.REWRITES_ALGEBRA: rewrites_algebra, Declaration.DENSE: dense}
-    return [one for one, is_so in given.items() if is_so]
 
 
 def known_kernel(name: str | None, database: Database) -> str | None:

@@ -12,30 +12,14 @@ from tunebench.studies.display.terminal import print_line
 from tunebench.studies.faces.cli import options
 from tunebench.studies.faces.cli.command import options_of
 from tunebench.studies.faces.cli.output import print_json
-from tunebench.studies.request.completion import complete_kernel
 
 
-@options_of("tuning.study_file:StudyRequest", "device", "compiler", "modes", "sizes", "dtype")
+@options_of("tuning.study_file:RegressRequest")
 def regress(
     base: Annotated[str, typer.Argument(metavar="BASE", help="The git revision to compare with, such as origin/main.")],
     head: Annotated[
         str | None, typer.Argument(metavar="[HEAD]", help="A git revision. Default: the working tree as it is.")
     ] = None,
-    kernel: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TARGET",
-            help="A kernel's folder, file or name, or a study file; repeatable. Default: all in the repository.",
-            autocompletion=complete_kernel,
-        ),
-    ] = None,
-    repository: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="The repository. Default: the one around the current folder.")
-    ] = Path(),
-    threshold: Annotated[
-        float,
-        typer.Option(min=0, max=99, metavar="PERCENT", help="HEAD may be slower by so many percent."),
-    ] = 2.0,
     markdown: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the table in Markdown, for a pull request; - prints it.")
     ] = None,
@@ -52,7 +36,7 @@ def regress(
 
     from tunebench.tuner.isolation import start_forkserver
 
-    start_forkserver(["tunebench.studies.checking.regress.run"])  # it imports torch while this process does
+    start_forkserver(["tunebench.studies.checking.regress.comparison"])  # it imports torch while this process does
 
     from tunebench.studies.checking.regress.report import markdown as as_markdown
     from tunebench.studies.checking.regress.report import print_report, report_values
@@ -65,16 +49,7 @@ def regress(
     named = markdown not in (None, "-")
     # Opened first: that it cannot be written is said before anything is timed.
     with whole_file(Path(str(markdown))) if named else nullcontext() as file:
-        report = compare_revisions(
-            base,
-            head,
-            kernels=kernel or (),
-            repository=repository,
-            threshold=threshold / 100,
-            db=db,
-            show=_say,
-            **given,
-        )
+        report = compare_revisions(base, head, db=db, show=_say, **given)
         if file is not None:
             file.write(as_markdown(report).encode())
     if as_json:

@@ -31,9 +31,9 @@ def sweep(
     from rich.console import Console
 
     from tunebench.db.connection.database import open_database
-    from tunebench.studies.sweep.display import SweepDisplay
     from tunebench.studies.sweep.report import print_sweep, sweep_values
     from tunebench.studies.sweep.run import run_sweep
+    from tunebench.studies.tuning.progress import SweepDisplay
 
     with open_database(db) as database, SweepDisplay(Console(stderr=True)) as display:
         report = run_sweep(files, given, database, display)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from contextlib import closing
 from itertools import islice
-from typing import Annotated
-
-import typer
 
 from tunebench.studies.faces.cli import options
 from tunebench.studies.faces.cli.command import options_of
 from tunebench.studies.faces.cli.output import print_rows, require_one_form
-from tunebench.studies.request.text import MOST
 
 _ROWS = 50
 """Rows of a table for people, where nothing else is said."""
@@ -21,14 +17,6 @@ _ROWS = 50
 def trials(
     kernel: options.KernelArgument = None,
     given: options.Given = options.NOTHING,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MOST,
-            help=f"At most this many trials. Default: {_ROWS} in a table, all with --json or --csv.",
-        ),
-    ] = None,
     db: options.DatabaseOption = None,
     verbose: options.VerboseOption = False,
     as_json: options.JsonOption = False,
@@ -44,8 +32,8 @@ def trials(
     require_one_form(as_json=as_json, as_csv=as_csv)
     with open_database(db, read_only=True) as database:
         name = options.known_kernel(kernel, database)
-        rows = each_trial(database, kernel=name, limit=limit, **conditions_of(given))
-        whole = as_json or as_csv or limit is not None
+        rows = each_trial(database, kernel=name, **conditions_of(given))
+        whole = as_json or as_csv or "limit" in given
         with closing(rows):
             shown = rows if whole else islice(rows, _ROWS)
             print_rows(

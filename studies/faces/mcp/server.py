@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -54,7 +54,7 @@ Configuration = Annotated[
 Tool = Callable[..., Awaitable[CallToolResult]]
 
 
-def offering(model: type[Any], *only: str) -> Callable[[Tool], Tool]:
+def offering(model: type[Any], *only: str, without: Sequence[str] = ()) -> Callable[[Tool], Tool]:
     """Give a tool whose last parameter is `**options` the options of a declaration; null is one that is not given."""
 
     def with_options(tool: Tool) -> Tool:
@@ -64,7 +64,7 @@ def offering(model: type[Any], *only: str) -> Callable[[Tool], Tool]:
         more = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_argument(field))
             for name, field in options_of(model, only).items()
-            if name not in names
+            if name not in names and name not in without
         ]
         vars(tool)["__signature__"] = signature.replace(parameters=[*own, *more])
         return tool
@@ -96,7 +96,7 @@ class Tools:
         """Describe what a study of a kernel would search: its tunables with their values, and how many are valid."""
         return _result(await self._commands.ask("space", target=self._kernel(kernel), given=options))
 
-    @offering(CheckRequest, *(name for name in options_of(CheckRequest) if name not in ("problems", "jobs")))
+    @offering(CheckRequest, without=("problems", "jobs", "declared"))
     async def check(
         self,
         context: Context[Any, Any],
@@ -109,7 +109,7 @@ class Tools:
         asked = {"targets": [self._kernel(target)], "given": options}
         return _result(await self._commands.work(_say(context), "check", **asked))
 
-    @offering(CompareRequest)
+    @offering(CompareRequest, without=("declared",))
     async def evaluate(
         self,
         context: Context[Any, Any],
@@ -123,7 +123,7 @@ class Tools:
         asked = {**sides, "kernel": self._kernel(kernel), "given": options}
         return _result(await self._commands.work(_say(context), "compare", **asked))
 
-    @offering(StudyRequest, *(name for name in options_of(StudyRequest) if name not in ("executor", "address")))
+    @offering(StudyRequest, without=("executor", "address"))
     async def tune(
         self, context: Context[Any, Any], kernel: Target, **options: Any
     ) -> Annotated[CallToolResult, answers.Studies]:
@@ -141,7 +141,7 @@ class Tools:
         self, kernel: str | None = None, limit: Annotated[int, Field(ge=1, le=1000)] = 20, **options: Any
     ) -> Annotated[CallToolResult, answers.Trials]:
         """Read recorded trials, the newest first."""
-        return _result(await self._commands.ask("trials", kernel=kernel, limit=limit, given=options))
+        return _result(await self._commands.ask("trials", kernel=kernel, given={**options, "limit": limit}))
 
     async def explain(
         self, trial: Annotated[int, Field(ge=1, description="The trial's number, as `trials` has it.")]

@@ -22,10 +22,10 @@ from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.selection import LEAST_OF_A_RANGE
 from tunebench.kernels.runtime.shipped import file_for, read_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.sweep.display import SweepDisplay
 from tunebench.studies.sweep.ranges import find_ranges
 from tunebench.studies.sweep.run import run_sweep
 from tunebench.studies.sweep.tasks import State
+from tunebench.studies.tuning.progress import SweepDisplay
 from tunebench.studies.tuning.tune import Announcement
 from tunebench.studies.writing.ship import ship
 from tunebench.tuner.configuration import Configuration
@@ -171,7 +171,7 @@ def test_winners_are_tested_at_their_neighbours_and_what_ships_says_what_was_fou
             log = open_study(database, study, ENVIRONMENT)
             log.record(replace(correct(0), configuration=winner))
             log.conclude(replace(comparison(0, 1.05), best=winner))
-        tests = find_ranges(database, [kernel], [], [cpu], told.append)
+        tests = find_ranges(database, [kernel], {}, [cpu], told.append)
         asked = [(one.problem, one.neighbour, one.configuration) for one in tests]
         assert len(asked) == len(told) == 2
         assert (SMALL, LARGE, FAST) in asked and (LARGE, SMALL, SLOW) in asked
@@ -200,7 +200,7 @@ def test_a_configuration_that_is_wrong_elsewhere_has_no_range(write_kernel: Writ
             log = open_study(database, study, ENVIRONMENT)
             log.record(replace(correct(0), configuration=winner))
             log.conclude(replace(comparison(0, 1.05), best=winner))
-        tests = {one.problem: one for one in find_ranges(database, [kernel], [], [cpu], lambda _: None)}
+        tests = {one.problem: one for one in find_ranges(database, [kernel], {}, [cpu], lambda _: None)}
         assert not tests[SMALL].holds and "is refused (correctness)" in tests[SMALL].message
         ship(database, [kernel], cpu.name, list(tests.values()))
     small = next(one for one in read_file(file_for(kernel, cpu.name)).results if one.problem == SMALL)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tunebench.studies.sweep.tasks import Task, next_of, requests_of, tasks_of
+from tunebench.studies.sweep.tasks import Swept, next_of, requests_of, studies_of
 from tunebench.studies.tuning.study_file import read_study_file, read_study_files
 from tunebench.tuner.errors import StudyFileError, UnknownNameError, UserError
 
@@ -74,8 +74,8 @@ def test_a_key_that_is_none_is_refused_in_a_table_too(tmp_path: Path) -> None:
         read_study_files(write(tmp_path, '[[studies]]\nkernl = "scalar_mul"'))
 
 
-def tasks(folder: Path, text: str) -> list[Task]:
-    return tasks_of(requests_of([write(folder, text)], {}))
+def tasks(folder: Path, text: str) -> list[Swept]:
+    return studies_of(requests_of([write(folder, text)], {}))
 
 
 SIZES = """
@@ -95,13 +95,13 @@ def test_a_task_is_a_study_with_its_problem_and_none_is_there_twice(tmp_path: Pa
     shapes = ((1024, "64x16"), (4096, "64x64"), (256, "16x16"), (1024, "16x64"))
     assert [one.about for one in found] == [f"elements={size} float32 A={shape}" for size, shape in shapes]
     modes = tasks(tmp_path, 'device = "cpu"\nkernel = "gemm_scale_bn"\nsizes = {batch_size = 16}')
-    assert sorted(one.mode for one in modes) == ["eval", "frozen", "train"]
-    assert all(one.problem is not None and one.problem.options["mode"] == one.mode for one in modes)
+    assert sorted(one.resolved.modes[0] for one in modes) == ["eval", "frozen", "train"]
+    assert all(one.problem and one.problem.options["mode"] == one.resolved.modes[0] for one in modes)
 
 
 def test_the_middle_of_a_kernel_comes_first_and_then_what_is_nearest(tmp_path: Path) -> None:
     waiting = tasks(tmp_path, SIZES)
-    finished: list[Task] = []
+    finished: list[Swept] = []
     while waiting:
         finished.append(next_of(waiting, finished, []))
         waiting.remove(finished[-1])
