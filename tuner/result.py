@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
+from tunebench.tuner.problem import Work
 
 
 class TrialStatus(enum.StrEnum):
@@ -174,10 +175,27 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class LaunchShape:
+    """The size of a launch.
+
+    Attributes:
+        blocks: of the grid.
+        threads: of a block.
+        shared: dynamic shared memory, bytes a block.
+    """
+
+    entry_point: str
+    blocks: int
+    threads: int
+    shared: int
+
+
+@dataclass(frozen=True)
 class TrialResult:
     """One configuration tried: exactly the parts its status implies.
 
     Attributes:
+        launches: the different launches of one forward, in order; empty where nothing was timed.
         message: the text that explains a status other than `correct`; for `compile` the compiler's log.
         seconds: what each phase took, such as `compile`, `check`, `measure`; `restart` is a new worker's beginning.
         environment: what it was obtained with; None for what its study's log was opened under.
@@ -191,6 +209,7 @@ class TrialResult:
     message: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     environment: Environment | None = None
+    launches: tuple[LaunchShape, ...] = ()
 
     def __post_init__(self) -> None:
         if self.status.timed != (self.measurement is not None):
@@ -302,6 +321,7 @@ class Comparison:
         control: of the second copy of a baseline over the first; None where no such copy took part.
         conditions: the state of the device after the last round.
         environment: as a trial's.
+        work: of one call; None where it was not recorded yet.
     """
 
     best: Configuration
@@ -312,6 +332,7 @@ class Comparison:
     control: Ratio | None = None
     conditions: Conditions = Conditions()
     environment: Environment | None = None
+    work: Work | None = None
 
     @property
     def trusted(self) -> bool:

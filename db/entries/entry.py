@@ -15,6 +15,7 @@ from tunebench.db.entries.strict_json import EntryError, parse_json
 from tunebench.tuner.build import BuildRecord
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
+from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Baseline, Comparison, Conditions, Ratio, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.history import StudyDescription
@@ -81,6 +82,7 @@ class RecordedComparison:
 
     Attributes:
         missing_baselines: those that were asked for and could not be timed, and why; None where there were none.
+        work: of one call, by the kernel's account at that time; None where it was not recorded yet.
     """
 
     environment: Environment
@@ -89,6 +91,7 @@ class RecordedComparison:
     speed_ups: Mapping[Baseline, Ratio]
     missing_baselines: Mapping[Baseline, str] | None = None
     conditions: Conditions = field(default=Conditions())
+    work: Work | None = None
 
     def __post_init__(self) -> None:
         if not all(0 < one.low <= one.value <= one.high for one in self.speed_ups.values()):
@@ -107,6 +110,7 @@ class RecordedComparison:
             speed_ups=comparison.speedups,
             missing_baselines=comparison.missing or None,
             conditions=comparison.conditions,
+            work=comparison.work,
         )
 
     def won_by(self, best: Configuration) -> Comparison:
@@ -120,6 +124,7 @@ class RecordedComparison:
             missing=self.missing_baselines or {},
             control=control_of(samples_ms),
             conditions=self.conditions,
+            work=self.work,
         )
 
 

@@ -9,7 +9,7 @@ from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.result import (
     Baseline,
     CacheRegime,
@@ -186,6 +186,7 @@ def comparison(number: int, over_reference: float = 2.0, *, with_default: bool =
         missing={Baseline.COMPILED: "torch.compile: no compiler, 'g++' [0m\n"},
         control=control_ratio(samples, "default" if with_default else "reference"),
         conditions=CONDITIONS,
+        work=Work(bytes=4096, operations=1024),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, cast
 
 import torch
@@ -27,6 +27,7 @@ from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers, Harness, synchronise
+from tunebench.tuner.gate.launches import ShapeRecorder
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.quick import QuickGate, pinned
@@ -42,6 +43,7 @@ from tunebench.tuner.result import (
     CONTROL,
     Baseline,
     Comparison,
+    LaunchShape,
     Measurement,
     Stage,
     TrialResult,
@@ -56,6 +58,9 @@ from tunebench.tuner.timing.roofline import floor_ms
 from tunebench.tuner.timing.statistics import CONFIDENCE, Samples, control_ratio, medians_of, speedup
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 from tunebench.tuner.users_code import UsersCodeError, told, users_code
+
+_LARGEST = 2**63
+"""Upper limit of whole numbers that databases hold."""
 
 
 class Finalist(NamedTuple):
@@ -139,6 +144,12 @@ class Subject:
         if not isinstance(work, Work):
             raise KernelFolderError(f"{self.kernel.path}: work() returns {type(work).__name__}, not a Work")
         return work
+
+    @property
+    def recorded_work(self) -> Work | None:
+        """The same in whole numbers; None where no database holds such numbers."""
+        work = self.work
+        return Work(int(work.bytes), int(work.operations)) if max(work.bytes, work.operations) < _LARGEST else None
 
 
 @dataclass(frozen=True)
@@ -269,6 +280,7 @@ class LocalEvaluator:
                 with kept_to(self._driving):
                     measurement, hopeless = self._measure(call, leaders.incumbent)
                 timed = Values.of(call())  # one more turn of the timed loop
+                launches = self._launches(plan, build)
             verdict = self._above_floor(verdict, measurement)
             seconds["measure"] = time.perf_counter() - started
             if not verdict.passed:
@@ -292,7 +304,7 @@ class LocalEvaluator:
             self._subject.model.pin(None)
         status = TrialStatus.PRUNED if hopeless else TrialStatus.CORRECT
         message = "hopelessly slower than the best so far" if hopeless else ""
-        return TrialResult(configuration, status, build, verdict, measurement, message, seconds)
+        return TrialResult(configuration, status, build, verdict, measurement, message, seconds, launches=launches)
 
     @contextlib.contextmanager
     def _own_code(self) -> Iterator[None]:
@@ -340,6 +352,7 @@ class LocalEvaluator:
             missing=missing,
             control=control_ratio(samples, pivot),
             conditions=self._control.conditions(),
+            work=self._subject.recorded_work,
         )
 
     def duel(
@@ -385,6 +398,12 @@ class LocalEvaluator:
             builds_more=False,
             accuracy=subject.problem.accuracy,
         )
+
+    def _launches(self, plan: Plan, build: Build) -> tuple[LaunchShape, ...]:
+        """The different launches of one forward."""
+        recorder = ShapeRecorder(plan.module, build)
+        self._call(replace(plan, module=recorder))()
+        return tuple(recorder.shapes)
 
     def _measure(self, call: Call, incumbent: PastTrial | None) -> tuple[Measurement, bool]:
         """Time a call by the incumbent's clock, so that the two can be ranked."""
