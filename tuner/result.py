@@ -191,6 +191,19 @@ class LaunchShape:
 
 
 @dataclass(frozen=True)
+class LaunchCounters:
+    """Nsight Compute's counters of one launch.
+
+    Attributes:
+        kernel: the entry point's name.
+        values: by the counter's name.
+    """
+
+    kernel: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class TrialResult:
     """One configuration tried: exactly the parts its status implies.
 

@@ -16,7 +16,16 @@ from tunebench.tuner.build import BuildRecord
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
 from tunebench.tuner.problem import Work
-from tunebench.tuner.result import Baseline, Comparison, Conditions, Ratio, Stage, TrialResult, TrialStatus
+from tunebench.tuner.result import (
+    Baseline,
+    Comparison,
+    Conditions,
+    LaunchCounters,
+    Ratio,
+    Stage,
+    TrialResult,
+    TrialStatus,
+)
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.timing.statistics import control_of
@@ -152,6 +161,7 @@ class RecordedTrial:
         build_cached: for this trial the build came from the build cache.
         comparisons: that its configuration has won, the oldest first.
         late_refusal: takes a correct trial back, see `standing`.
+        counters: of the launches of one forward, read after it was recorded; empty where they were not.
     """
 
     number: int | None
@@ -162,6 +172,7 @@ class RecordedTrial:
     recorded_at: datetime
     comparisons: tuple[RecordedComparison, ...] = ()
     late_refusal: LateRefusal | None = None
+    counters: tuple[LaunchCounters, ...] = ()
 
     def __post_init__(self) -> None:
         status = self.result.status

@@ -56,6 +56,7 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
         "build": asdict(build) | {"cached": trial.build_cached} if build else None,
         "verdict": asdict(verdict) if verdict else None,
         "warm_start_from": details.warm_start_from,
+        "counters": [asdict(one) for one in trial.counters],
         "comparisons": [_comparison_values(one) for one in details.comparisons],
     }
     # Whatever else a result has.

@@ -55,6 +55,13 @@ class CompareOptions(TypedDict, total=False):
     settings: Mapping[str, str] | None
 
 
+class ExplainOptions(TypedDict, total=False):
+    """The keywords of `explain`."""
+
+    recorded: bool | None
+    again: bool | None
+
+
 class ExportOptions(TypedDict, total=False):
     """The keywords of `export`."""
 

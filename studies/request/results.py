@@ -67,6 +67,17 @@ class TrialsRequest(ResultsRequest):
     """List correct trials, the fastest first. Default: all, the newest first."""
 
 
+class ExplainRequest(BaseModel):
+    """The options of `explain`."""
+
+    model_config = LEGAL
+
+    recorded: bool = False
+    """Only what is recorded: run nothing. Default: read a GPU's counters where none are recorded."""
+    again: bool = False
+    """Read the counters again. Default: those that are recorded."""
+
+
 class MissesRequest(_OfDeviceRequest):
     """The options of `misses`."""
 

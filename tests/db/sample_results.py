@@ -16,6 +16,7 @@ from tunebench.tuner.result import (
     Comparison,
     Conditions,
     ErrorFigures,
+    LaunchShape,
     Measurement,
     Ratio,
     Stage,
@@ -144,6 +145,7 @@ def correct(number: int, median_ms: float = 1.0, regime: CacheRegime = CacheRegi
         # Not every one: the state of the device was not recorded in older revisions.
         replace(measurement(median_ms, regime), conditions=CONDITIONS if number % 2 else Conditions()),
         seconds={"compile": 0.05, "check": 0.021, "measure": 0.1},
+        launches=(LaunchShape("scale", blocks=132, threads=256, shared=1024),),
     )
 
 

@@ -377,6 +377,10 @@ class LocalEvaluator:
             evaluator._subject.model.pin(None)
         return samples
 
+    def call_of(self, finalist: Finalist) -> Call:
+        """Return the whole forward under a configuration, without its gradients."""
+        return self._call(self._plan(*finalist))
+
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """See `Evaluator.sanitize`."""
         return sanitize([Harness(self._subject.answers, self._contender(*finalist)) for finalist in finalists])

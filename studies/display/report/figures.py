@@ -11,7 +11,8 @@ from tunebench.studies.display.report import style
 from tunebench.studies.display.report.analysis import Grid, Marginal, best_so_far, value_text, values_of
 from tunebench.studies.display.report.gather import StudyData
 from tunebench.studies.display.report.style import Plot, new_plot, scatter
-from tunebench.tuner.result import Baseline, TrialStatus
+from tunebench.tuner.result import Baseline, LaunchCounters, TrialStatus
+from tunebench.tuner.timing.counters import PEAKS, reason_of
 
 _MOST_POINTS = 4000
 """A plot with more points is slow, and no easier to read."""
@@ -285,6 +286,21 @@ def importance(shares: Mapping[str, float]) -> Figure | None:
         f"Importance of the tunables: {words}.",
         "How much a tunable's value decides whether a trial is among the fastest tenth of all timed trials (Optuna's "
         "PED-ANOVA, relative to what the search tried). Which value is the fast one is for the plots below to say.",
+    )
+
+
+def peaks(number: int, launch: LaunchCounters) -> Figure | None:
+    """Plot how busy a launch keeps the parts of the device, by its counters; None where none of them was read."""
+    shown = {words: launch.values[name] for name, words in PEAKS.items() if name in launch.values}
+    if not shown:
+        return None
+    labels = [f"{words}: {style.number(share, 3)} %" for words, share in shown.items()]
+    axis = {"title": "% of its peak", "range": [0, 100]}
+    return Figure(
+        f"peaks-{number}",
+        _bars(labels, list(shown.values()), style.COLOURS["best"], axis),
+        f"Trial {number}, {launch.kernel}: " + ", ".join(labels) + ".",
+        f"Trial {number}. {reason_of(launch)}",
     )
 
 

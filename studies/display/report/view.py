@@ -34,12 +34,14 @@ from tunebench.studies.display.report.style import (
 from tunebench.studies.display.tables import eager_had
 from tunebench.tuner.ceilings import GENEROSITY
 from tunebench.tuner.problem import briefly
-from tunebench.tuner.result import Baseline, TrialStatus
+from tunebench.tuner.result import Baseline, LaunchCounters, TrialStatus
+from tunebench.tuner.timing.counters import METRICS, longest
 
 _PAIRED_TUNABLES = 3
 """Number of the most important tunables that are shown in pairs."""
 
 _MOST_REASONS = 12
+_MOST_EXPLAINED = 6
 _TOO_FEW = "fewer than two tunables varied"
 
 _OVER = {Baseline.REFERENCE: "over the reference", Baseline.DEFAULT: "over the default"} | {
@@ -243,6 +245,7 @@ def study_view(study: StudyData) -> StudyView:
         _plot_part("convergence", "Convergence", figures.convergence(study), "no variant was correct"),
         _comparison_part(study),
         _fastest_part(study),
+        *_counters_part(study),
         _tunables_part(study, figures.importance(shares), figures.effects(by_value, timed)),
         _pairs_part([figures.heat_map(position, pair) for position, pair in enumerate(pairs)]),
         _plot_part(
@@ -450,6 +453,31 @@ def _fastest_part(study: StudyData) -> Part:
         if "occupancy, %" not in table.columns:
             texts.append("These trials' launches were not recorded, so that their occupancy is not known.")
     return Part("fastest", "Fastest trials", (" ".join(texts),), tables=(table,))
+
+
+def _counters_part(study: StudyData) -> tuple[Part, ...]:
+    """Return the part about the trials whose counters were read; none where there are no such trials."""
+    read = [
+        (trial.number, one) for trial in study.correct if (one := study.recorded.get(trial.trial_id)) and one.counters
+    ]
+    if not read:
+        return ()
+    launches = [(number, launch) for number, one in read[:_MOST_EXPLAINED] for launch in one.counters]
+
+    def value(launch: tuple[int, LaunchCounters], name: str) -> Cell:
+        return _figure(launch[1].values.get(name))
+
+    rows = [
+        (Cell(words), *(value(launch, name) for launch in launches))
+        for name, words in METRICS.items()
+        if any(name in launch.values for _, launch in launches)
+    ]
+    heads = ("counter", *(f"trial {number}: {launch.kernel}" for number, launch in launches))
+    drawn = [figures.peaks(number, longest(one.counters)) for number, one in read[:_MOST_EXPLAINED]]
+    text = "What Nsight Compute read of the launches of one forward ('tunebench explain'); the bars are of the longest."
+    table = Table("Counters of launches", heads, tuple(rows))
+    pictures = tuple(figure for figure in drawn if figure is not None)
+    return (Part("counters", "Counters", (text,), pictures, "small", tables=(table,)),)
 
 
 def _fixed(value: float) -> Cell:
