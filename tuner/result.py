@@ -157,6 +157,7 @@ class Measurement:
         regime: what the caches held.
         clock: what took the time, such as `cuda-event`; times of different clocks are never ranked together.
         conditions: the state of the device.
+        energy_mj: of one call, millijoules; None where it was not measured.
     """
 
     samples_ms: tuple[float, ...]
@@ -166,6 +167,7 @@ class Measurement:
     regime: CacheRegime
     clock: str
     conditions: Conditions = Conditions()
+    energy_mj: float | None = None
 
     def __post_init__(self) -> None:
         if not self.samples_ms or not all(0 < sample < math.inf for sample in self.samples_ms):
@@ -335,6 +337,7 @@ class Comparison:
         conditions: the state of the device after the last round.
         environment: as a trial's.
         work: of one call; None where it was not recorded yet.
+        energies_mj: of one call by contender, millijoules; those that were measured.
     """
 
     best: Configuration
@@ -346,6 +349,7 @@ class Comparison:
     conditions: Conditions = Conditions()
     environment: Environment | None = None
     work: Work | None = None
+    energies_mj: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def trusted(self) -> bool:

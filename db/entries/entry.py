@@ -79,10 +79,11 @@ STUDY_WORDS = ("kernel", "source_digest", "space_digest", "compiler", "sampler",
 
 @dataclass(frozen=True)
 class Contender:
-    """One contender's samples in a comparison, milliseconds."""
+    """One contender's samples in a comparison, milliseconds, and the energy of one call; None where not measured."""
 
     median_ms: float
     samples_ms: tuple[float, ...]
+    energy_mj: float | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class RecordedComparison:
             environment=comparison.environment or environment,
             concluded_at=concluded_at,
             contenders={
-                name: Contender(median_ms, comparison.samples_ms[name])
+                name: Contender(median_ms, comparison.samples_ms[name], comparison.energies_mj.get(name))
                 for name, median_ms in comparison.medians_ms.items()
             },
             speed_ups=comparison.speedups,
@@ -134,6 +135,7 @@ class RecordedComparison:
             control=control_of(samples_ms),
             conditions=self.conditions,
             work=self.work,
+            energies_mj={name: one.energy_mj for name, one in self.contenders.items() if one.energy_mj is not None},
         )
 
 

@@ -163,6 +163,8 @@ def _about_kernel(
         measured = [settings_of(side.problem.options) for side in sides if side.problem]
         device = find_device(cast(str | None, asked.get("device")))
         asked["settings"] = measured[0] if measured else in_force(Setting, device.torch_device.type)
+    if details:
+        asked["objective"] = details[0].row.problem.objective
     if details and "sizes" not in asked:
         asked["sizes"] = sizes_of(target, details[0].row.problem)
     return KernelQuestion(make_request(asked, target), chosen, first, second)

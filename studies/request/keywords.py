@@ -147,6 +147,7 @@ class TuneOptions(TypedDict, total=False):
     fresh: bool | None
     stop_early: bool | None
     accuracy: str | None
+    objective: str | None
     sizes: Mapping[str, int | float] | None
     dtype: str | None
     tunables: Mapping[str, Sequence[bool | int | float | str]] | None

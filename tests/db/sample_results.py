@@ -132,6 +132,7 @@ def measurement(median_ms: float, regime: CacheRegime = CacheRegime.COLD) -> Mea
         high_ms=median_ms * 1.1,
         regime=regime,
         clock="cuda-event",
+        energy_mj=median_ms * 700,
     )
 
 
@@ -189,6 +190,7 @@ def comparison(number: int, over_reference: float = 2.0, *, with_default: bool =
         control=control_ratio(samples, "default" if with_default else "reference"),
         conditions=CONDITIONS,
         work=Work(bytes=4096, operations=1024),
+        energies_mj={"best": 700.0, "reference": 900.5},
     )
 
 

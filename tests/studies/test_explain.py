@@ -82,6 +82,7 @@ def test_recorded_counters_explain_a_trial_everywhere(run: CommandLine, filled: 
     assert found.why_without == "" and found.counters[0].values[TIME] == 2048.0
     with open_database(filled, read_only=True) as database:
         outline = Outline(render(gather(database)))
+    assert "Time and energy" in outline.text_of("h3") and "900.5" in outline.text_of("td")
     assert "Counters" in outline.text_of("h3") and METRICS[STALLED] in outline.text_of("td")
     assert any("bound by memory" in text for text in outline.text_of("figcaption"))
 

@@ -15,6 +15,7 @@ from tunebench.studies.display.report.analysis import (
     grid,
     importances,
     marginals,
+    pareto_front,
     refusals,
     values_of,
 )
@@ -207,6 +208,12 @@ def test_where_no_ceiling_is_known_none_is_drawn() -> None:
 def test_occupancy(threads: int, registers: int, shared: int, blocks: int, share: float, bound: str) -> None:
     assert occupancy(H200, threads, registers, shared) == Occupancy(blocks, share, bound)
     assert occupancy(find_device("cpu"), threads, registers, shared) is None
+
+
+def test_nothing_on_the_front_is_beaten_in_both() -> None:
+    points = [(3.0, 1.0), (1.0, 5.0), (2.0, 2.0), (2.0, 3.0), (4.0, 1.0), (3.5, 0.5)]
+    assert pareto_front(points) == [(1.0, 5.0), (2.0, 2.0), (3.0, 1.0), (3.5, 0.5)]
+    assert pareto_front([]) == []
 
 
 def test_units() -> None:

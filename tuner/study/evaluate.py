@@ -37,7 +37,7 @@ from tunebench.tuner.gate.stages.sanitized import sanitize
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.isolation import progress
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
-from tunebench.tuner.problem import Accuracy, Problem, Work
+from tunebench.tuner.problem import Accuracy, Objective, Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import (
     CONTROL,
@@ -53,6 +53,7 @@ from tunebench.tuner.result import (
 from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.history import PastTrial
 from tunebench.tuner.timing.confirm import SURE, confirm, tells, winner_of
+from tunebench.tuner.timing.energy import counter_of, energy_mj
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
 from tunebench.tuner.timing.roofline import floor_ms
 from tunebench.tuner.timing.statistics import CONFIDENCE, Samples, control_ratio, medians_of, speedup
@@ -102,11 +103,13 @@ class Subject:
         mode: Mode,
         device: Device,
         accuracy: Accuracy = Accuracy.TOLERANCE,
+        objective: Objective = Objective.TIME,
     ) -> Subject:
         """Build both models on the device, in this mode, and ask the reference for its answers.
 
         Args:
             accuracy: how wrong a variant may be.
+            objective: what a study minimises.
 
         Raises:
             UserError: the model cannot serve the reference's own inputs with a kernel, or takes them for another mode.
@@ -134,7 +137,7 @@ class Subject:
                 f"kernel '{kernel.name}' in mode '{mode}' takes its inputs for the problem {problem}: "
                 f"its `problem` must give the option mode={mode}"
             )
-        return cls(kernel, problem.at(accuracy), device, original, factory, model, answers)
+        return cls(kernel, problem.at(accuracy, objective), device, original, factory, model, answers)
 
     @property
     def work(self) -> Work:
@@ -279,6 +282,10 @@ class LocalEvaluator:
             with self._own_code():
                 with kept_to(self._driving):
                     measurement, hopeless = self._measure(call, leaders.incumbent)
+                if not hopeless and self._subject.problem.objective is not Objective.TIME:
+                    if (energy := self._energy_mj(call)) is None:
+                        raise RuntimeError("NVML does not report the energy of its calls")
+                    measurement = replace(measurement, energy_mj=energy)
                 timed = Values.of(call())  # one more turn of the timed loop
                 launches = self._launches(plan, build)
             verdict = self._above_floor(verdict, measurement)
@@ -341,9 +348,16 @@ class LocalEvaluator:
             samples = confirm(calls, pivot, twin, clock, self._control, is_decided=is_decided)
         self._subject.model.pin(None)
         best, _ = winner(samples)
+        objective = self._subject.problem.objective
+        told = [name for name in calls if objective is not Objective.TIME or name == best or name in list(Baseline)]
+        energies = self._energies({name: calls[name] for name in told})
+        if objective is not Objective.TIME:
+            medians = medians_of(samples)
+            best = min(candidates, key=lambda name: objective.cost(medians[name], energies.get(name)))
         kept: Samples = {"best": samples[best]} | {
             name: values for name, values in samples.items() if name in (*Baseline, CONTROL)
         }
+        named = {"best": best} | {name: name for name in kept if name not in ("best", Baseline.COPY, CONTROL)}
         return Comparison(
             best=candidates[best].configuration,
             medians_ms=medians_of(kept),
@@ -353,6 +367,7 @@ class LocalEvaluator:
             control=control_ratio(samples, pivot),
             conditions=self._control.conditions(),
             work=self._subject.recorded_work,
+            energies_mj={name: energies[one] for name, one in named.items() if one in energies},
         )
 
     def duel(
@@ -402,6 +417,18 @@ class LocalEvaluator:
             builds_more=False,
             accuracy=subject.problem.accuracy,
         )
+
+    def _energies(self, calls: Mapping[str, Call]) -> dict[str, float]:
+        """The energy of one call of each contender, millijoules; those that can be measured."""
+        with torch.no_grad():
+            measured = {name: self._energy_mj(call) for name, call in calls.items() if name != Baseline.COPY}
+        self._subject.model.pin(None)
+        return {name: energy for name, energy in measured.items() if energy is not None}
+
+    def _energy_mj(self, call: Call) -> float | None:
+        if (counter := counter_of(self._subject.device)) is None:
+            return None
+        return energy_mj(call, counter, lambda: synchronise(self._subject.device.torch_device))
 
     def _launches(self, plan: Plan, build: Build) -> tuple[LaunchShape, ...]:
         """The different launches of one forward."""

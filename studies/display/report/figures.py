@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tunebench.db.queries.rows import TrialRow
-from tunebench.studies.display.report import style
+from tunebench.studies.display.report import analysis, style
 from tunebench.studies.display.report.analysis import Grid, Marginal, best_so_far, value_text, values_of
 from tunebench.studies.display.report.gather import StudyData
 from tunebench.studies.display.report.style import Plot, new_plot, scatter
@@ -286,6 +286,55 @@ def importance(shares: Mapping[str, float]) -> Figure | None:
         f"Importance of the tunables: {words}.",
         "How much a tunable's value decides whether a trial is among the fastest tenth of all timed trials (Optuna's "
         "PED-ANOVA, relative to what the search tried). Which value is the fast one is for the plots below to say.",
+    )
+
+
+def pareto(study: StudyData) -> Figure | None:
+    """Plot each trial's energy against its time, and the front that nothing beats in both; None without energies."""
+    energies = study.energies_mj
+    trials = [trial for trial in study.correct if trial.trial_id in energies]
+    if not trials:
+        return None
+    points = [(trial.median_ms or 0.0, energies[trial.trial_id]) for trial in trials]
+    front = analysis.pareto_front(points)
+    unit = style.time_unit(points[0][0])
+    hover = "%{x:.4g} " + unit.symbol + ", %{y:.4g} mJ<br>%{text}<extra></extra>"
+    marker = {"size": 7, "color": style.COLOURS["reference"], "opacity": 0.7}
+    line = {"color": style.COLOURS["best"], "width": 2.5, "shape": "hv"}
+    traces = [
+        scatter(
+            [time * unit.factor for time, _ in points],
+            [energy for _, energy in points],
+            "correct",
+            marker=marker,
+            text=[f"trial {trial.number}<br>{_configuration_text(trial)}" for trial in trials],
+            hovertemplate=hover,
+        ),
+        scatter(
+            [time * unit.factor for time, _ in front],
+            [energy for _, energy in front],
+            "Pareto front",
+            "lines+markers",
+            line=line,
+            marker={"size": 9, "symbol": "diamond", "color": style.COLOURS["best"]},
+            hoverinfo="skip",
+        ),
+    ]
+    times, joules = ([point[axis] for point in points] for axis in (0, 1))
+    return Figure(
+        "pareto",
+        new_plot(
+            380,
+            traces,
+            {"title": f"time, {unit.symbol}", **style.Scale.over([time * unit.factor for time in times]).axis()},
+            {"title": "energy of a call, mJ", **style.Scale.over(joules).axis()},
+        ),
+        "Time and energy: on the Pareto front lie "
+        + ", ".join(f"{unit.text(time)} with {style.number(energy)} mJ" for time, energy in front)
+        + ".",
+        "No trial is both faster and takes less energy than one on the front. Energy is the card's, by NVML, while the "
+        "call runs back to back with warm caches.",
+        zoomable=True,
     )
 
 

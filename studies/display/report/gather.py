@@ -112,6 +112,12 @@ class StudyData:
             return next((trial for trial in self.trials if trial.configuration == winner), None)
         return self.correct[0] if self.correct else None
 
+    @property
+    def energies_mj(self) -> dict[int, float]:
+        """The energy of one call of the trials of which it was measured, by their numbers in the database."""
+        measured = {number: one.result.measurement for number, one in self.recorded.items()}
+        return {number: one.energy_mj for number, one in measured.items() if one and one.energy_mj is not None}
+
     def count(self, status: TrialStatus) -> int:
         """Return how many trials ended with that status."""
         return sum(trial.status is status for trial in self.trials)

@@ -245,6 +245,7 @@ def study_view(study: StudyData) -> StudyView:
         _plot_part("convergence", "Convergence", figures.convergence(study), "no variant was correct"),
         _comparison_part(study),
         _fastest_part(study),
+        *_energy_part(study),
         *_counters_part(study),
         _tunables_part(study, figures.importance(shares), figures.effects(by_value, timed)),
         _pairs_part([figures.heat_map(position, pair) for position, pair in enumerate(pairs)]),
@@ -352,6 +353,7 @@ def _comparison_part(study: StudyData) -> Part:
             f"median, {unit.symbol}": lambda name: _figure(comparison.medians_ms[name] * unit.factor),
             "GB/s": lambda name: _figure(moved[name] / 1e9),
             "TFLOP/s": lambda name: _figure(rates[name] / 1e12),
+            "energy, mJ": lambda name: _figure(comparison.energies_mj.get(name)),
             "reaches": lambda name: Cell(
                 share_words(rates[name], work.operations / work.bytes, known) if has_ceiling else ""
             ),
@@ -435,8 +437,9 @@ def _fastest_part(study: StudyData) -> Part:
             "trial": lambda trial: Cell(str(trial.number), "number", value=trial.number),
             f"median, {unit.symbol}": lambda trial: _fixed((trial.median_ms or 0.0) * unit.factor),
             "± %": lambda trial: _figure(figures.half_width(trial), 2),
-            "GB/s": rate(work and work.bytes, 1e-6),
-            "TFLOP/s": rate(work and work.operations, 1e-9),
+            "GB/s": rate(None if work is None else work.bytes, 1e-6),
+            "TFLOP/s": rate(None if work is None else work.operations, 1e-9),
+            "energy, mJ": lambda trial: _figure(study.energies_mj.get(trial.trial_id)),
             "registers": lambda trial: _figure(taken[trial.trial_id].registers),
             "spills, B": lambda trial: _figure(taken[trial.trial_id].spills),
             "shared, KiB": lambda trial: _figure(shared(trial)),
@@ -453,6 +456,12 @@ def _fastest_part(study: StudyData) -> Part:
         if "occupancy, %" not in table.columns:
             texts.append("These trials' launches were not recorded, so that their occupancy is not known.")
     return Part("fastest", "Fastest trials", (" ".join(texts),), tables=(table,))
+
+
+def _energy_part(study: StudyData) -> tuple[Part, ...]:
+    """Return the part about time and energy; none where no trial's energy was measured."""
+    figure = figures.pareto(study)
+    return () if figure is None else (Part("energy", "Time and energy", figures=(figure,)),)
 
 
 def _counters_part(study: StudyData) -> tuple[Part, ...]:
