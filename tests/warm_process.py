@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 IMPORTED = (
-    *("torch", "torch._dynamo", "plotly.graph_objects", "optuna", "scipy.stats", "sqlalchemy.orm", "jinja2"),
+    *("torch", "torch._dynamo", "optuna", "scipy.stats", "sqlalchemy.orm", "jinja2"),
     *(
         "tunebench.studies.faces.cli",
         "tunebench.studies.faces.api",

@@ -37,6 +37,30 @@ class Accuracy(enum.StrEnum):
         raise ValueError(f"{value!r} is no accuracy: use one of {', '.join(cls)}")
 
 
+class Objective(enum.StrEnum):
+    """The quantity that a study minimises. Another one than the time makes another problem."""
+
+    TIME = "time"
+    ENERGY = "energy"
+    """Energy of a call, by NVML."""
+    BOTH = "both"
+    """The product of time and energy."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Never:
+        raise ValueError(f"{value!r} is no objective: use one of {', '.join(cls)}")
+
+    def cost(self, median_ms: float, energy_mj: float | None) -> float:
+        """Return what is minimised, of a time and the energy of a call; infinite where that is needed and not known."""
+        if self is Objective.TIME:
+            return median_ms
+        energy = math.inf if energy_mj is None else energy_mj
+        return energy if self is Objective.ENERGY else energy * median_ms
+
+
+OBJECTIVE_OPTION = "objective"
+"""The option of a problem whose energy counts; there is none for the time alone."""
+
 CALL_OPTION = "call"
 """The option with what identifies a call beside the named sizes: `TENSOR=SHAPE` for tensors whose sizes the axes do not
 say, then a digest of all of them, and of what the reference computes."""
@@ -72,6 +96,12 @@ class Problem:
         return Accuracy.EAGER if is_eager else Accuracy.TOLERANCE
 
     @property
+    def objective(self) -> Objective:
+        """What a study of it minimises."""
+        found = self.options.get(OBJECTIVE_OPTION, Objective.TIME)
+        return Objective(found) if found in list(Objective) else Objective.TIME
+
+    @property
     def named(self) -> Problem:
         """The problem by what its kernel's author names alone, which several calls may share."""
         return self.without(CALL_OPTION, *Setting)
@@ -91,11 +121,11 @@ class Problem:
         left = {name: value for name, value in self.options.items() if name not in options}
         return self if left == self.options else replace(self, options=left)
 
-    def at(self, accuracy: Accuracy) -> Problem:
-        """Return the same problem, to be solved as accurately as this."""
-        options = {name: value for name, value in self.options.items() if name != ACCURACY_OPTION}
-        if accuracy is not Accuracy.TOLERANCE:
-            options[ACCURACY_OPTION] = accuracy.value
+    def at(self, accuracy: Accuracy, objective: Objective = Objective.TIME) -> Problem:
+        """Return the same problem, to be solved as accurately as this, and to that end."""
+        asked = ((ACCURACY_OPTION, accuracy, Accuracy.TOLERANCE), (OBJECTIVE_OPTION, objective, Objective.TIME))
+        options = {name: value for name, value in self.options.items() if name not in (one for one, _, _ in asked)}
+        options |= {name: value.value for name, value, usual in asked if value is not usual}
         return self if options == self.options else replace(self, options=options)
 
     @property

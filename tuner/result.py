@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
+from tunebench.tuner.problem import Work
 
 
 class TrialStatus(enum.StrEnum):
@@ -156,6 +157,7 @@ class Measurement:
         regime: what the caches held.
         clock: what took the time, such as `cuda-event`; times of different clocks are never ranked together.
         conditions: the state of the device.
+        energy_mj: of one call, millijoules; None where it was not measured.
     """
 
     samples_ms: tuple[float, ...]
@@ -165,6 +167,7 @@ class Measurement:
     regime: CacheRegime
     clock: str
     conditions: Conditions = Conditions()
+    energy_mj: float | None = None
 
     def __post_init__(self) -> None:
         if not self.samples_ms or not all(0 < sample < math.inf for sample in self.samples_ms):
@@ -174,10 +177,40 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class LaunchShape:
+    """The size of a launch.
+
+    Attributes:
+        blocks: of the grid.
+        threads: of a block.
+        shared: dynamic shared memory, bytes a block.
+    """
+
+    entry_point: str
+    blocks: int
+    threads: int
+    shared: int
+
+
+@dataclass(frozen=True)
+class LaunchCounters:
+    """Nsight Compute's counters of one launch.
+
+    Attributes:
+        kernel: the entry point's name.
+        values: by the counter's name.
+    """
+
+    kernel: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class TrialResult:
     """One configuration tried: exactly the parts its status implies.
 
     Attributes:
+        launches: the different launches of one forward, in order; empty where nothing was timed.
         message: the text that explains a status other than `correct`; for `compile` the compiler's log.
         seconds: what each phase took, such as `compile`, `check`, `measure`; `restart` is a new worker's beginning.
         environment: what it was obtained with; None for what its study's log was opened under.
@@ -191,6 +224,7 @@ class TrialResult:
     message: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     environment: Environment | None = None
+    launches: tuple[LaunchShape, ...] = ()
 
     def __post_init__(self) -> None:
         if self.status.timed != (self.measurement is not None):
@@ -302,6 +336,8 @@ class Comparison:
         control: of the second copy of a baseline over the first; None where no such copy took part.
         conditions: the state of the device after the last round.
         environment: as a trial's.
+        work: of one call; None where it was not recorded yet.
+        energies_mj: of one call by contender, millijoules; those that were measured.
     """
 
     best: Configuration
@@ -312,6 +348,8 @@ class Comparison:
     control: Ratio | None = None
     conditions: Conditions = Conditions()
     environment: Environment | None = None
+    work: Work | None = None
+    energies_mj: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def trusted(self) -> bool:

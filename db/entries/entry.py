@@ -15,7 +15,17 @@ from tunebench.db.entries.strict_json import EntryError, parse_json
 from tunebench.tuner.build import BuildRecord
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.result import Baseline, Comparison, Conditions, Ratio, Stage, TrialResult, TrialStatus
+from tunebench.tuner.problem import Work
+from tunebench.tuner.result import (
+    Baseline,
+    Comparison,
+    Conditions,
+    LaunchCounters,
+    Ratio,
+    Stage,
+    TrialResult,
+    TrialStatus,
+)
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.timing.statistics import control_of
@@ -69,10 +79,11 @@ STUDY_WORDS = ("kernel", "source_digest", "space_digest", "compiler", "sampler",
 
 @dataclass(frozen=True)
 class Contender:
-    """One contender's samples in a comparison, milliseconds."""
+    """One contender's samples in a comparison, milliseconds, and the energy of one call; None where not measured."""
 
     median_ms: float
     samples_ms: tuple[float, ...]
+    energy_mj: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,7 @@ class RecordedComparison:
 
     Attributes:
         missing_baselines: those that were asked for and could not be timed, and why; None where there were none.
+        work: of one call, by the kernel's account at that time; None where it was not recorded yet.
     """
 
     environment: Environment
@@ -89,6 +101,7 @@ class RecordedComparison:
     speed_ups: Mapping[Baseline, Ratio]
     missing_baselines: Mapping[Baseline, str] | None = None
     conditions: Conditions = field(default=Conditions())
+    work: Work | None = None
 
     def __post_init__(self) -> None:
         if not all(0 < one.low <= one.value <= one.high for one in self.speed_ups.values()):
@@ -101,12 +114,13 @@ class RecordedComparison:
             environment=comparison.environment or environment,
             concluded_at=concluded_at,
             contenders={
-                name: Contender(median_ms, comparison.samples_ms[name])
+                name: Contender(median_ms, comparison.samples_ms[name], comparison.energies_mj.get(name))
                 for name, median_ms in comparison.medians_ms.items()
             },
             speed_ups=comparison.speedups,
             missing_baselines=comparison.missing or None,
             conditions=comparison.conditions,
+            work=comparison.work,
         )
 
     def won_by(self, best: Configuration) -> Comparison:
@@ -120,6 +134,8 @@ class RecordedComparison:
             missing=self.missing_baselines or {},
             control=control_of(samples_ms),
             conditions=self.conditions,
+            work=self.work,
+            energies_mj={name: one.energy_mj for name, one in self.contenders.items() if one.energy_mj is not None},
         )
 
 
@@ -147,6 +163,7 @@ class RecordedTrial:
         build_cached: for this trial the build came from the build cache.
         comparisons: that its configuration has won, the oldest first.
         late_refusal: takes a correct trial back, see `standing`.
+        counters: of the launches of one forward, read after it was recorded; empty where they were not.
     """
 
     number: int | None
@@ -157,6 +174,7 @@ class RecordedTrial:
     recorded_at: datetime
     comparisons: tuple[RecordedComparison, ...] = ()
     late_refusal: LateRefusal | None = None
+    counters: tuple[LaunchCounters, ...] = ()
 
     def __post_init__(self) -> None:
         status = self.result.status

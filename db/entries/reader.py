@@ -136,11 +136,13 @@ class Reader:
 
     def trial(self, trial_id: int) -> tuple[RecordedStudy, RecordedTrial] | None:
         """One trial with everything about it, and its study; None where there is none of that number."""
-        page = _rows(self.connection, select(*tables.Trial.__table__.columns).where(tables.Trial.id == trial_id))
-        for entry in self.entries(page):
-            assert entry.trial is not None
-            return entry.study, entry.trial
-        return None
+        return self.trials([trial_id]).get(trial_id)
+
+    def trials(self, trial_ids: Collection[int]) -> dict[int, tuple[RecordedStudy, RecordedTrial]]:
+        """Some trials with everything about them, and their studies, by number; those that there are."""
+        page = _rows(self.connection, select(*tables.Trial.__table__.columns).where(tables.Trial.id.in_(trial_ids)))
+        entries = zip(page, self.entries(page), strict=True)
+        return {row["id"]: (entry.study, entry.trial) for row, entry in entries if entry.trial is not None}
 
     def study(self, study_id: int) -> RecordedStudy:
         """The study of that number."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, exists, func, select
+from sqlalchemy import JSON, Connection, Select, and_, bindparam, exists, func, select, type_coerce
 from sqlalchemy.orm import aliased
 
 from tunebench.db.connection.database import Database
@@ -183,6 +184,7 @@ _PAST = (
         tables.Trial.status,
         tables.Trial.median_ms,
         tables.Trial.clock,
+        type_coerce(tables.Trial.document, JSON)[("measurement", "energy_mj")].as_float(),
     )
     .join(tables.Configuration, tables.Configuration.id == tables.Trial.configuration_id)
     .where(_OF_STUDY, tables.Trial.number > bindparam("after"))
@@ -195,5 +197,5 @@ _TRIED = select(
 )
 
 
-def _past(number: int, key: str, status: str, median_ms: float | None, clock: str | None) -> PastTrial:
-    return PastTrial(number, configuration_of(key), member_of(TrialStatus, status), median_ms, clock)
+def _past(number: int, key: str, status: str, *measured: Any) -> PastTrial:
+    return PastTrial(number, configuration_of(key), member_of(TrialStatus, status), *measured)

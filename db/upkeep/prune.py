@@ -1,8 +1,8 @@
-"""Removing results on purpose: the one place that lifts the triggers which keep rows as they are."""
+"""Removing results on purpose, and lifting the triggers that keep rows as they are, which nothing else does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -154,7 +154,8 @@ def _remove(connection: Connection, pruning: Pruning) -> None:
     connection.execute(_GOING.insert().from_select([column.name for column in _GOING.columns], _going(pruning)))
     # Nothing else asks for the trials of a build, so that no index for it is kept.
     connection.execute(text("CREATE INDEX tunebench_prune_builds ON tunebench_trials (build_id)"))
-    with _triggers_lifted(connection):
+    ending = "append_only" if connection.dialect.name == "postgresql" else "no_delete"
+    with triggers_lifted(connection, {table: f"{table}_{ending}" for table in _STEPS}):
         for table, condition in _STEPS.items():
             connection.execute(text(f"DELETE FROM {table} WHERE {condition}"))
     connection.execute(text("DROP INDEX tunebench_prune_builds"))
@@ -162,18 +163,21 @@ def _remove(connection: Connection, pruning: Pruning) -> None:
 
 
 @contextmanager
-def _triggers_lifted(connection: Connection) -> Iterator[None]:
-    """Allow DELETE inside this transaction; both ways roll back with it."""
+def triggers_lifted(connection: Connection, names: Mapping[str, str]) -> Iterator[None]:
+    """Allow what these triggers refuse inside this transaction; both ways roll back with it.
+
+    Args:
+        names: of the triggers, by table.
+    """
     if connection.dialect.name == "postgresql":
-        for table in _STEPS:
-            connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER {table}_append_only"))
-        yield
-        for table in _STEPS:
-            connection.execute(text(f"ALTER TABLE {table} ENABLE TRIGGER {table}_append_only"))
+        for deed in ("DISABLE", "ENABLE"):
+            for table, trigger in names.items():
+                connection.execute(text(f"ALTER TABLE {table} {deed} TRIGGER {trigger}"))
+            if deed == "DISABLE":
+                yield
         return
-    names = [f"{table}_no_delete" for table in _STEPS]
     found = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"))
-    definitions = {name: sql for name, sql in found if name in names}
+    definitions = {name: sql for name, sql in found if name in names.values()}
     for name in definitions:
         connection.execute(text(f"DROP TRIGGER {name}"))
     yield

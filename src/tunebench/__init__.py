@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tunebench.kernels.runtime.saving import save_choices
     from tunebench.kernels.runtime.tuned_module import TunedModule
     from tunebench.studies.checking.compare_report import CompareReport
+    from tunebench.studies.checking.explain import Explanation
     from tunebench.studies.checking.regress.run import RegressReport, regress
     from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.faces.api import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         check,
         compare,
         connect,
+        explain,
         export,
         load,
         misses,
@@ -79,9 +81,10 @@ _HOMES = {
     "tunebench.kernels.runtime.saving": ("save_choices",),
     "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
     "tunebench.studies.faces.api": (
-        *("Rows", "best", "bundle", "check", "compare", "connect", "export", "load", "misses", "new", "trials"),
-        *("sweep", "tune", "warm"),
+        *("Rows", "best", "bundle", "check", "compare", "connect", "explain", "export", "load", "misses", "new"),
+        *("sweep", "trials", "tune", "warm"),
     ),
+    "tunebench.studies.checking.explain": ("Explanation",),
     "tunebench.studies.checking.report": ("CheckReport",),
     "tunebench.studies.checking.compare_report": ("CompareReport",),
     "tunebench.studies.writing.new.new_kernel": ("NewKernel",),
@@ -112,6 +115,7 @@ __all__ = [
     "DatabaseMissingError",
     "Decision",
     "Device",
+    "Explanation",
     "Kernel",
     "MissRow",
     "Mode",
@@ -142,6 +146,7 @@ __all__ = [
     "compare",
     "connect",
     "constraints",
+    "explain",
     "export",
     "load",
     "load_choices",

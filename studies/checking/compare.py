@@ -161,6 +161,8 @@ def _about_kernel(
         measured = [settings_of(side.problem.options) for side in sides if side.problem]
         device = find_device(cast(str | None, asked.get("device")))
         asked["settings"] = measured[0] if measured else in_force(Setting, device.torch_device.type)
+    if details:
+        asked["objective"] = details[0].row.problem.objective
     if details and "sizes" not in asked:
         asked["sizes"] = sizes_of(target, details[0].row.problem)
     return KernelQuestion(make_request(asked, target), chosen, first, second)
@@ -207,7 +209,7 @@ def compare(question: KernelQuestion | FileQuestion) -> CompareReport:
 def _compare_configurations(question: KernelQuestion) -> CompareReport:
     evaluator = make_evaluator(question.request, question.mode)
     asked = (question.first, question.second)
-    sides = [_finalist(question.request, side, evaluator) for side in asked]
+    sides = [finalist_of(question.request, side, evaluator) for side in asked]
     first, second = (
         side.label if built is None or side.problem else f"{side.label}: {built.configuration}"
         for side, built in zip(asked, sides, strict=True)
@@ -221,7 +223,12 @@ def _compare_configurations(question: KernelQuestion) -> CompareReport:
     return replace(duel, samples_ms=evaluator.duel(*sides))
 
 
-def _finalist(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator) -> Finalist | None:
+def finalist_of(request: StudyRequest, side: KernelSide, evaluator: LocalEvaluator) -> Finalist | None:
+    """Return a side's configuration with its build; None for the reference.
+
+    Raises:
+        UserError: it was measured for another problem, is not valid here, or does not compile.
+    """
     if side.problem is not None and side.problem != evaluator.problem:
         measured, here = told_apart([("", side.problem), ("", evaluator.problem)])
         raise UserError(

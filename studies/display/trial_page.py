@@ -56,6 +56,7 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
         "build": asdict(build) | {"cached": trial.build_cached} if build else None,
         "verdict": asdict(verdict) if verdict else None,
         "warm_start_from": details.warm_start_from,
+        "counters": [asdict(one) for one in trial.counters],
         "comparisons": [_comparison_values(one) for one in details.comparisons],
     }
     # Whatever else a result has.
@@ -68,7 +69,7 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
 def _comparison_values(won: WonComparison) -> dict[str, object]:
     comparison = won.comparison
     speedups = speedup_values(comparison)
-    names = ("medians_ms", "samples_ms", "control", "conclusive", "conditions", "missing")
+    names = ("medians_ms", "samples_ms", "control", "conclusive", "conditions", "missing", "energies_mj")
     return values_of(won, "concluded_at", "environment") | values_of(comparison, *names, speedups=speedups)
 
 
@@ -159,6 +160,7 @@ def _print_measurement(measurement: Measurement) -> None:
         ("median", f"{measurement.median_ms:.6g} ms [{measurement.low_ms:.6g}, {measurement.high_ms:.6g}]"),
         ("caches", measurement.regime.value),
         ("clock", measurement.clock),
+        *([] if measurement.energy_mj is None else [("energy of a call", f"{measurement.energy_mj:.4g} mJ")]),
         (f"{len(samples)} samples, ms", " ".join(f"{sample:.5g}" for sample in samples)),
         *_conditions(measurement.conditions),
     ]

@@ -11,7 +11,7 @@ from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.request.building import BundleRequest, NewRequest, WarmRequest
 from tunebench.studies.request.measure import CompareRequest, ExportRequest
 from tunebench.studies.request.options import given, make, taking
-from tunebench.studies.request.results import BestRequest, MissesRequest, TrialsRequest, conditions_of
+from tunebench.studies.request.results import BestRequest, ExplainRequest, MissesRequest, TrialsRequest, conditions_of
 from tunebench.studies.tuning.study_file import StudyRequest, SweepCommandRequest, request_of
 from tunebench.tuner.empty import refusing_empty
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tunebench.kernels.runtime.tuned_module import TunedModule
     from tunebench.studies.checking.compare import Side
     from tunebench.studies.checking.compare_report import CompareReport
+    from tunebench.studies.checking.explain import Explanation
     from tunebench.studies.checking.on_modules import Inputs, Model
     from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.request.keywords import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         BundleOptions,
         CheckOptions,
         CompareOptions,
+        ExplainOptions,
         ExportOptions,
         MissesOptions,
         NewOptions,
@@ -150,6 +152,24 @@ def trials(
     conditions = conditions_of(given(TrialsRequest, options))
     with opened(db, read_only=True) as database:
         return Rows(trials_of(database, kernel=kernel, problem=problem, limit=limit, offset=offset, **conditions))
+
+
+@taking(ExplainRequest)
+def explain(trial: int, *, db: Database | str | Path | None = None, **options: Unpack[ExplainOptions]) -> Explanation:
+    """Why a trial takes as long as it does: a GPU's counters, or else the compiler's figures and the roofline.
+
+    Args:
+        trial: its number in the database.
+        db: an open database, or where it is; see `connect`. Counters that are read are kept with the trial.
+
+    Raises:
+        UserError: there is no such trial.
+        DatabaseError: the database cannot be read or written.
+    """
+    from tunebench.studies.checking.explain import explain as explain_trial
+
+    with opened(db, read_only=True) as database:
+        return explain_trial(database, trial, **given(ExplainRequest, options))
 
 
 @taking(MissesRequest)

@@ -57,6 +57,13 @@ class CompareOptions(TypedDict, total=False):
     declared: Sequence[str] | None
 
 
+class ExplainOptions(TypedDict, total=False):
+    """The keywords of `explain`."""
+
+    recorded: bool | None
+    again: bool | None
+
+
 class ExportOptions(TypedDict, total=False):
     """The keywords of `export`."""
 
@@ -146,6 +153,7 @@ class TuneOptions(TypedDict, total=False):
     fresh: bool | None
     stop_early: bool | None
     accuracy: str | None
+    objective: str | None
     sizes: Mapping[str, int | float] | None
     dtype: str | None
     tunables: Mapping[str, Sequence[bool | int | float | str]] | None

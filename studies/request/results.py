@@ -69,6 +69,17 @@ class TrialsRequest(ResultsRequest):
     """At most this many trials. Default: 50 in a table, all with --json or --csv."""
 
 
+class ExplainRequest(BaseModel):
+    """The options of `explain`."""
+
+    model_config = LEGAL
+
+    recorded: bool = False
+    """Only what is recorded: run nothing. Default: read a GPU's counters where none are recorded."""
+    again: bool = False
+    """Read the counters again. Default: those that are recorded."""
+
+
 class MissesRequest(_OfDeviceRequest):
     """The options of `misses`."""
 

@@ -101,6 +101,7 @@ def resolve_problem(target: str, problem: Problem, options: Mapping[str, object]
     mode = kernel.mode_of(problem)
     sizes = dict(sizes_for(model, problem, mode))
     given = {"dtype": problem.dtype, "modes": [mode], "sizes": sizes, "accuracy": problem.accuracy}
+    given |= {"objective": problem.objective}
     given |= {"kernel": target, "settings": settings_of(problem.options)}
     return replace(resolve(make_request({**given, **options}, target)), expected=problem)
 
@@ -176,9 +177,9 @@ def identified(model: type[TunedModule], problem: Problem, kind: str) -> Problem
     mode = model.kernel.mode_of(problem)
     reference = model.kernel.reference(sizes_for(model, problem, mode), problem.dtype)
     found = problem_of(model, reference, mode, kind, settings_of(problem.options))
-    if found is None or found.at(problem.accuracy).named != problem.named:
+    if found is None or found.at(problem.accuracy, problem.objective).named != problem.named:
         raise UnfitProblemError(f"the reference's own inputs are {found} where {problem} is asked for")
-    return found.at(problem.accuracy)
+    return found.at(problem.accuracy, problem.objective)
 
 
 def _axes_at(model: type[TunedModule], reference: Reference, sizes: Sizes, mode: Mode) -> Mapping[str, int]:

@@ -27,7 +27,7 @@ from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import StudyFileError, UnknownNameError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.problem import Accuracy
+from tunebench.tuner.problem import Accuracy, Objective
 
 TABLES = "studies"
 """The key of a study file whose tables have keys of their own beside the file's."""
@@ -114,6 +114,8 @@ class StudyRequest(SweepRequest):
     accuracy: Annotated[Accuracy, Text(metavar="NAME")] = Field(
         default=Accuracy.TOLERANCE, strict=False, description=HOW_WRONG
     )
+    objective: Annotated[Objective, Text(metavar="NAME")] = Field(default=Objective.TIME, strict=False)
+    """What to minimise: time, energy of a call by NVML, or both as their product. Default: time."""
     sizes: Sizes = {}
     dtype: Dtype = None
     tunables: Annotated[Mapping[str, Sequence[Value]], Text("--tunable", "NAME=V1,V2,...", read_tunables)] = {}

@@ -53,6 +53,7 @@ def find_target(text: str, database: str | Path | None = None) -> Target:
         mode = load_model(target).kernel.mode_of(row.problem)
         sizes, accuracy = sizes_of(target, row.problem), row.problem.accuracy
         given = {"kernel": target, "dtype": row.problem.dtype, "modes": [mode], "sizes": sizes, "accuracy": accuracy}
+        given["objective"] = row.problem.objective
         given["settings"] = settings_of(row.problem.options)
         return Target(make_request(given, f"trial {text}"), dict(row.configuration))
     request = request_of(text)

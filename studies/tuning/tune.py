@@ -38,7 +38,7 @@ from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.isolation import TRACER, DeathError, is_from_outside, is_watched, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory
-from tunebench.tuner.problem import Problem, told_apart
+from tunebench.tuner.problem import Objective, Problem, told_apart
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import find_sampler
@@ -52,6 +52,7 @@ from tunebench.tuner.study.executor import Executor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
 from tunebench.tuner.timing.confirm import most_seconds
+from tunebench.tuner.timing.energy import counter_of
 from tunebench.tuner.watched import ended
 
 NAMED = "named by the study"
@@ -161,6 +162,7 @@ def resolve(request: StudyRequest) -> Resolved:
         request = request.model_copy(update={"settings": here})
     else:
         require_settings(request.settings, devices[0].torch_device.type)
+    _require_energy(request, devices)
     space = kernel.space.restrict(request.tunables)
     for values in request.start:
         space.fix(values)  # refuses what is no value of it
@@ -173,6 +175,18 @@ def resolve(request: StudyRequest) -> Resolved:
         reference=kernel.reference(request.sizes, request.dtype),
         modes=kernel.modes_named(request.modes or kernel.modes),
     )
+
+
+def _require_energy(request: StudyRequest, devices: Sequence[Device]) -> None:
+    """Refuse an objective that cannot be measured; what a cluster's devices report is found there."""
+    if request.objective is Objective.TIME or request.executor is ExecutorName.RAY:
+        return
+    for device in devices:
+        if counter_of(device) is None:
+            raise UserError(
+                f"the objective '{request.objective}' needs a GPU whose energy NVML reports, and {device.name} is "
+                "none: leave it out to minimise time"
+            )
 
 
 def _devices(request: StudyRequest) -> Sequence[Device]:
@@ -243,7 +257,13 @@ def make_evaluator(
         torch.zeros(1, device=resolved.device.torch_device).item()
     with account.phase(Activity.REFERENCE):
         subject = Subject.prepare(
-            resolved.kernel, resolved.model, resolved.reference, mode, resolved.device, request.accuracy
+            resolved.kernel,
+            resolved.model,
+            resolved.reference,
+            mode,
+            resolved.device,
+            request.accuracy,
+            request.objective,
         )
     prepared = account.seconds
     return LocalEvaluator(subject, resolved.compiler, compiled=request.compile, driving=driving, prepared=prepared)

@@ -9,13 +9,14 @@ from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.result import (
     Baseline,
     CacheRegime,
     Comparison,
     Conditions,
     ErrorFigures,
+    LaunchShape,
     Measurement,
     Ratio,
     Stage,
@@ -131,6 +132,7 @@ def measurement(median_ms: float, regime: CacheRegime = CacheRegime.COLD) -> Mea
         high_ms=median_ms * 1.1,
         regime=regime,
         clock="cuda-event",
+        energy_mj=median_ms * 700,
     )
 
 
@@ -144,6 +146,7 @@ def correct(number: int, median_ms: float = 1.0, regime: CacheRegime = CacheRegi
         # Not every one: the state of the device was not recorded in older revisions.
         replace(measurement(median_ms, regime), conditions=CONDITIONS if number % 2 else Conditions()),
         seconds={"compile": 0.05, "check": 0.021, "measure": 0.1},
+        launches=(LaunchShape("scale", blocks=132, threads=256, shared=1024),),
     )
 
 
@@ -186,6 +189,8 @@ def comparison(number: int, over_reference: float = 2.0, *, with_default: bool =
         missing={Baseline.COMPILED: "torch.compile: no compiler, 'g++' [0m\n"},
         control=control_ratio(samples, "default" if with_default else "reference"),
         conditions=CONDITIONS,
+        work=Work(bytes=4096, operations=1024),
+        energies_mj={"best": 700.0, "reference": 900.5},
     )
 
 

@@ -75,7 +75,8 @@ class Page:
 
     def follow(self, place: str) -> None:
         """Click on the first link to a place on the page."""
-        self._driver.find_element("css selector", f'a[href="#{place}"]').click()
+        # By script: the page may still be scrolling to where the last click led.
+        self._driver.execute_script(f"document.querySelector('a[href=\"#{place}\"]').click()")
 
     def print(self) -> bytes:
         """The page as a PDF, as the browser prints it."""

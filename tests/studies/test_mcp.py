@@ -110,7 +110,8 @@ def test_a_client_drives_a_study(
         "after timing",
     }
     monkeypatch.setenv("TUNEBENCH_DB", str(folder / "tunebench.db"))
-    assert run("show", trials[0]["trial"], "--json").json == details
+    assert run("explain", trials[0]["trial"], "--recorded", "--json").json == details
+    assert details["explanation"]["why_without"] == "none are recorded"
     assert run("best", "weigh", "--json").json == best
     assert not list(elsewhere.rglob("*")), "nothing is written outside of the working folder"
 

@@ -24,8 +24,8 @@ from tunebench.db.queries.studies import newest_comparison, studies
 from tunebench.studies.display.report import gather as gathering
 from tunebench.studies.display.report.gather import StudyData, gather
 from tunebench.studies.display.report.page import render, write
-from tunebench.studies.display.report.style import ratio_text, share_text, time_unit
-from tunebench.studies.display.report.view import overview_row
+from tunebench.studies.display.report.style import number, ratio_text, time_unit
+from tunebench.studies.display.report.view import overview_table
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.tune import resolve, tune
 from tunebench.tuner.build import CompilerName
@@ -41,10 +41,10 @@ from tunebench.tuner.timing.statistics import control_ratio
 pytestmark = pytest.mark.usefixtures("short_studies")
 
 SECTIONS = (
-    *("Convergence", "Speed-ups and roofline", "Effect of each tunable", "Pairs of tunables", "Fastest trials"),
-    *("Refused variants", "Samples by round", "Environment"),
+    *("Convergence", "Speed-ups and roofline", "Fastest trials", "Effect of each tunable", "Pairs of tunables"),
+    *("Parallel coordinates", "Refused variants", "Noise and samples by round", "Environment"),
 )
-FIGURES = ("convergence", "speed-ups", "importance", "effect-0", "pair-0", "outcomes", "rounds")
+FIGURES = ("convergence", "speed-ups", "importance", "effect-0", "pair-0", "parallel", "outcomes", "rounds")
 
 BROKEN = 'static_assert(variety != 1, "not built");\nextern "C"'
 WRONG = "y[i] = variety == 2 ? x[i] * weight[0] + 1 : x[i] * weight[0];"
@@ -168,7 +168,6 @@ def test_the_summary_has_the_recorded_numbers(outline: Outline, data: dict[str, 
             text = ratio_text(study.comparison.speedups[baseline])
             assert text in cells and text.split(" ")[0] in tiles
             assert any(note.startswith(text.split(" ", 1)[1]) for note in notes)
-        assert share_text(study.comparison.speedups[Baseline.COPY]).split(" [")[0] in tiles
     assert "11 of 33" in tiles and "22" in tiles
     assert "12 of 12" in tiles and "0" in tiles
 
@@ -200,7 +199,7 @@ def test_convergence_shows_every_trial_and_the_best_so_far(outline: Outline, dat
         assert named(plot, name)["y"][0] == pytest.approx(median_ms * time_unit(fastest).factor)
 
 
-def test_bars_roofline_and_rounds_are_of_the_comparison(outline: Outline, data: dict[str, StudyData]) -> None:
+def test_bars_rates_and_rounds_are_of_the_comparison(outline: Outline, data: dict[str, StudyData]) -> None:
     for study in data.values():
         assert study.comparison is not None and study.work is not None
         drawn = plots(outline, study)
@@ -208,14 +207,75 @@ def test_bars_roofline_and_rounds_are_of_the_comparison(outline: Outline, data: 
         ratios = [study.comparison.speedups[name] for name in (Baseline.REFERENCE, Baseline.DEFAULT)]
         assert bars["x"] == pytest.approx([ratio.value for ratio in ratios])
         assert bars["error_x"]["array"] == pytest.approx([ratio.high - ratio.value for ratio in ratios])
-        intensity = study.work.operations / study.work.bytes
-        points = [trace for trace in drawn["roofline"]["data"] if trace["mode"] == "markers"]
-        assert [trace["x"] for trace in points] == [[intensity]] * 3
-        assert [trace["name"].split()[0] for trace in points] == ["best", "reference", "default"]
+        assert "roofline" not in drawn and study.ceilings is not None and study.ceilings.bytes_per_second is None
+        rate = study.work.operations / study.comparison.medians_ms["best"] * 1e-9
+        assert number(rate) in [
+            text for attributes, text in outline.all("td") if attributes["data-column"] == "TFLOP/s"
+        ]
         samples = [trace["customdata"] for trace in drawn["rounds"]["data"] if trace["type"] == "scatter"]
         assert len(samples) == 5
         factor = time_unit(study.comparison.medians_ms["best"]).factor
         assert samples[0] == pytest.approx([sample * factor for sample in study.comparison.samples_ms["best"]])
+
+
+def test_no_share_of_a_ceiling_is_said_of_a_cpu(outline: Outline) -> None:
+    assert "of the copy rate" not in outline.text_of("dt")
+    left_out = [text for text in outline.text_of("p") if text.startswith("The roofline is left out")]
+    assert len(left_out) == 2 and all("No ceiling is known of a CPU" in text for text in left_out)
+
+
+def test_a_trial_has_what_it_takes_and_how_fast_it_is(outline: Outline, data: dict[str, StudyData]) -> None:
+    study = data["weigh"]
+    assert study.comparison is not None and study.comparison.work == study.work
+    for recorded in study.recorded.values():
+        (launch,) = recorded.result.launches
+        assert launch.threads == recorded.result.configuration["block_size"]
+    fastest = study.correct[0]
+    assert study.work is not None and fastest.median_ms is not None
+    rates = [text for attributes, text in outline.all("td") if attributes["data-column"] == "GB/s"]
+    assert number(study.work.bytes / fastest.median_ms * 1e-6) in rates
+
+
+def test_two_studies_stand_side_by_side(results: Path, folder: Path, outline: Outline) -> None:
+    labels = [attributes["aria-label"] for tag, attributes in outline.elements if attributes.get("role") == "region"]
+    assert "Two studies side by side" in labels and "Side by side" in outline.text_of("h2")
+    with open_database(results, read_only=True) as database:
+        alone = Outline(render(gather(database, [str(folder)])))
+    assert "Side by side" not in alone.text_of("h2") and "Speed-ups" in alone.text_of("h2")
+
+
+@pytest.mark.slow
+def test_a_shipped_study_has_its_roofline(run: CommandLine, tmp_path: Path) -> None:
+    run("db", "import", Path(__file__).parents[2] / "docs/results/spaces/h200.jsonl.gz", "--db", tmp_path / "h200.db")
+    with open_database(tmp_path / "h200.db", read_only=True) as database:
+        report = gather(database)
+        html = render(report)
+    outline = Outline(html)
+    for study in report.studies:
+        drawn = plots(outline, study)["roofline"]["data"]
+        assert [trace["name"].split()[0] for trace in drawn[:3]] == ["memory", "fp32", "half"]
+    said = [text for attributes, text in outline.all("td") if attributes["data-column"] == "reaches"]
+    shares = [float(text.split(" ")[0]) for text in said if text[0].isdigit()]
+    assert len(shares) >= 10 and max(shares) <= 125
+    assert "its source was edited since this study" in html
+
+
+@pytest.mark.slow
+def test_tables_are_sorted_and_filtered(chromium: Chromium, page_file: Path) -> None:
+    opened = chromium.open(page_file)
+    opened.ask("document.querySelectorAll('details').forEach(study => { study.open = true; })")
+    table = "document.querySelector('[aria-label=\"Fastest trials as screened\"]')"
+    column = f"[...{table}.querySelectorAll('td:first-child')].map(cell => Number(cell.textContent))"
+    for order in (1, -1):
+        opened.ask(f"{table}.querySelector('th button').click()")
+        numbers = opened.ask(column)
+        assert isinstance(numbers, list) and numbers == sorted(numbers)[::order] and len(numbers) > 5
+    assert opened.ask(f"{table}.querySelector('th').getAttribute('aria-sort')") == "descending"
+    field = f"{table}.previousElementSibling"
+    opened.ask(f"({field}.value = 'block_size=128', {field}.dispatchEvent(new Event('input')))")
+    shown = f"[...{table}.querySelectorAll('tbody tr:not([hidden])')].map(row => row.textContent)"
+    rows = opened.ask(shown)
+    assert isinstance(rows, list) and 0 < len(rows) < len(numbers) and all("block_size=128" in row for row in rows)
 
 
 def test_the_environment_is_told(outline: Outline, data: dict[str, StudyData]) -> None:
@@ -229,14 +289,17 @@ def test_the_environment_is_told(outline: Outline, data: dict[str, StudyData]) -
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_browser_draws_every_plot(chromium: Chromium, page_file: Path, width: int, scheme: str) -> None:
+def test_a_browser_draws_every_plot(
+    chromium: Chromium, page_file: Path, data: dict[str, StudyData], width: int, scheme: str
+) -> None:
     opened = chromium.open(page_file)
     opened.prefer(scheme)
     states = opened.draw_all(width)
     assert len(states) > 20 and set(states) == {"drawn"}
     plots_without_svg = "[...document.querySelectorAll('.plot')].filter(p => !p.querySelector('svg.main-svg')).length"
     assert opened.ask(plots_without_svg) == 0
-    assert opened.ask("document.querySelectorAll('.plot [class^=x][class$=title]').length") == len(states)
+    untitled = 2 * len(data)  # parallel coordinates name their axes at the ticks
+    assert opened.ask("document.querySelectorAll('.plot [class^=x][class$=title]').length") >= len(states) - untitled
     assert opened.ask("document.documentElement.scrollWidth") == width
     colour = opened.ask("getComputedStyle(document.querySelector('.plot .xtitle')).fill")
     assert colour == opened.ask("getComputedStyle(document.body).color")
@@ -257,7 +320,7 @@ def test_studies_are_folded_until_a_link_leads_into_them(chromium: Chromium, pag
     opened = chromium.open(page_file)
     studies = "[...document.querySelectorAll('details.study')].map(study => study.open)"
     assert opened.ask(studies) == [False, False]
-    assert int(str(opened.ask("document.querySelector('main').offsetHeight"))) < 700
+    assert int(str(opened.ask("document.querySelector('details').offsetHeight"))) < 100
     assert "over the reference" in str(opened.ask("document.querySelector('summary').innerText"))
     for _ in range(2):
         opened.follow("study-2")
@@ -340,22 +403,22 @@ def test_rounds_that_tell_equals_apart_decide_nothing(data: dict[str, StudyData]
         told = replace(summary, comparison=rounds)
         assert rounds.decision(Baseline.REFERENCE) is decision
         assert rounds.decision(Baseline.COMPILED) is None
-        assert overview_row(told, "n=1", has_section=True)[5].text == decision.value
+        table = overview_table([told], ["n=1"], {told.row.study_id})
+        assert table.rows[0][table.columns.index("verdict")].text == decision.value
 
 
 @pytest.mark.slow
-def test_without_the_source_the_roofline_is_left_out(results: Path, folder: Path, tmp_path: Path) -> None:
+def test_without_the_source_the_work_is_the_recorded_one(results: Path, folder: Path, tmp_path: Path) -> None:
     with open_database(results, read_only=True) as database:
         (study,) = gather(database, ["weigh"]).studies
-        assert "does not ship with tunebench" in study.work_missing
+        assert study.work is not None and study.work_note == "", "the comparison has recorded it"
         html = render(gather(database, ["weigh"]))
-        assert "The roofline is left out: the kernel &#39;weigh&#39; does not ship" in html
-        assert 'id="study-1-roofline"' not in html
+        assert "TFLOP/s" in html
         edited = tmp_path / "weigh"
         shutil.copytree(folder, edited, ignore=shutil.ignore_patterns("__pycache__"))
         (edited / "model.py").write_text(MODEL + "\nedited = True\n", encoding="utf-8")
         (study,) = gather(database, [str(edited)]).studies
-        assert "has changed since this study" in study.work_missing
+        assert study.kernel is None and study.work is not None
         render(gather(database, [str(edited)]))
 
 

@@ -93,7 +93,7 @@ def test_text_from_a_database_runs_nothing(chromium: Chromium, tmp_path: Path) -
     assert opened.ask("typeof window.hacked") == "undefined"
     assert opened.ask("document.querySelectorAll('.plot a, img').length") == 0
     assert opened.ask("document.documentElement.scrollWidth") == 400
-    assert opened.ask("document.querySelector('h2').textContent.includes('<script>window.hacked')") is True
+    assert opened.ask("document.querySelector('details h2').textContent.includes('<script>window.hacked')") is True
     assert opened.complaints() == []
 
 
@@ -121,5 +121,5 @@ def test_a_kernels_name_in_a_database_is_never_taken_for_a_folder(tmp_path: Path
         record_hostile_study(database, kernel=str(trap))
         for targets in ([], [str(trap)]):
             (study,) = gather(database, targets).studies
-            assert study.work is None and "does not ship" in study.work_missing
+            assert study.work is None and "does not ship" in study.work_note
     assert not (tmp_path / "sprung").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -15,10 +15,13 @@ from tunebench.studies.display.report.analysis import (
     grid,
     importances,
     marginals,
+    pareto_front,
     refusals,
     values_of,
 )
+from tunebench.studies.display.report.comparison_figures import roofline
 from tunebench.studies.display.report.figures import plot_limits
+from tunebench.studies.display.report.rates import ceilings, share_words
 from tunebench.studies.display.report.style import (
     Scale,
     decimal_unit,
@@ -34,8 +37,11 @@ from tunebench.studies.display.report.style import (
     time_unit,
     verdict_text,
 )
+from tunebench.tuner.ceilings import Occupancy, occupancy
 from tunebench.tuner.configuration import Configuration, Value
-from tunebench.tuner.result import Ratio, TrialStatus
+from tunebench.tuner.device import any_gpu, find_device
+from tunebench.tuner.problem import Work
+from tunebench.tuner.result import Comparison, Ratio, TrialStatus
 from tunebench.tuner.space import SearchSpace, Tunable
 
 
@@ -151,6 +157,63 @@ def test_numbers_that_stand_beside_each_other_keep_their_zeros() -> None:
     assert telling_digits([2.701, 2.706]) == 5
     assert telling_digits([1.0, 2.0]) == telling_digits([1.0, 1.0]) == 3
     assert percent(0.4) == "40.0 %" and percent(0.0001) == "< 0.1 %" and percent(0.0) == "0.0 %"
+
+
+H200 = replace(any_gpu("sm_90"), name="NVIDIA H200", multiprocessors=132)
+WORK = Work(bytes=4_000_000_000, operations=8_000_000_000)
+
+
+def compared(best_ms: float, copy_ms: float = 1.0) -> Comparison:
+    """A comparison of which only the medians matter."""
+    medians = {"best": best_ms, "reference": 2.0, "copy": copy_ms}
+    return Comparison(Configuration({}), medians, {name: (time,) for name, time in medians.items()}, {})
+
+
+def test_a_rate_is_a_share_of_the_lowest_ceiling_above_it() -> None:
+    known = ceilings(H200, compared(1.25), WORK, 1980)
+    assert known.bytes_per_second == pytest.approx(4e12)
+    assert known.roofs == pytest.approx({"fp32": 66.9e12, "half tensor cores": 1070.5e12}, rel=1e-3)
+    figure = roofline(compared(1.25), WORK, known, "")
+    assert figure is not None and "best 80 % of memory, reference 50 % of memory" in figure.label
+    assert share_words(60e12, 100.0, known) == "89.7 % of fp32"
+    assert share_words(100e12, 100.0, known) == "25 % of memory"
+    assert share_words(100e12, 1000.0, known) == "9.34 % of half tensor cores"
+    for rate, intensity in ((5.1e12, 1.0), (1100e12, 1000.0)):
+        assert share_words(rate, intensity, known).startswith("beyond the ceilings")
+
+
+def test_where_no_ceiling_is_known_none_is_drawn() -> None:
+    for device, copy in ((find_device("cpu"), "copy"), (H200, "none")):
+        comparison = compared(1.25)
+        comparison = replace(
+            comparison, medians_ms={copy if n == "copy" else n: t for n, t in comparison.medians_ms.items()}
+        )
+        known = ceilings(device, comparison, WORK, 1980)
+        assert known.bytes_per_second is None and known.account
+        assert roofline(comparison, WORK, known, "") is None
+    assert ceilings(H200, compared(1.0), WORK, None).roofs == {}, "no clock was recorded"
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "blocks", "share", "bound"),
+    [
+        (256, 32, 0, 8, 1.0, "threads"),
+        (256, 64, 0, 4, 0.5, "registers"),
+        (256, 255, 0, 1, 0.125, "registers"),
+        (128, 32, 100 * 1024, 2, 0.125, "shared memory"),
+        (32, 16, 0, 32, 0.5, "blocks"),
+        (384, 168, 200 * 1024, 1, 0.1875, "registers"),
+    ],
+)
+def test_occupancy(threads: int, registers: int, shared: int, blocks: int, share: float, bound: str) -> None:
+    assert occupancy(H200, threads, registers, shared) == Occupancy(blocks, share, bound)
+    assert occupancy(find_device("cpu"), threads, registers, shared) is None
+
+
+def test_nothing_on_the_front_is_beaten_in_both() -> None:
+    points = [(3.0, 1.0), (1.0, 5.0), (2.0, 2.0), (2.0, 3.0), (4.0, 1.0), (3.5, 0.5)]
+    assert pareto_front(points) == [(1.0, 5.0), (2.0, 2.0), (3.0, 1.0), (3.5, 0.5)]
+    assert pareto_front([]) == []
 
 
 def test_units() -> None:

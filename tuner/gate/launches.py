@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 
 from tunebench.tuner.build import Argument, Build, Dim3, DriverLaunch, Extent, LoadedModule, Threads, Within
 from tunebench.tuner.compile.arguments import Arguments, dim3
+from tunebench.tuner.result import LaunchShape
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,32 @@ class Launch:
     shared: int
     buffers: tuple[bytes, ...]
     arguments: tuple[tuple[int, int] | bytes, ...]
+
+
+class ShapeRecorder(LoadedModule):
+    """Launches as the module it stands for does, and keeps the size of each different launch.
+
+    Attributes:
+        shapes: so far, in order.
+    """
+
+    def __init__(self, module: LoadedModule, build: Build) -> None:
+        self.shapes: dict[LaunchShape, None] = {}
+        self._module = module
+        self._build = build
+
+    def launch(
+        self, entry_point: str, blocks: Extent, threads: Threads, arguments: Sequence[Argument], shared: int = 0
+    ) -> None:
+        """Keep the size of a launch, then do it."""
+        asked = self._module.as_launched(DriverLaunch(self._build, entry_point, threads, arguments, shared))
+        sizes = math.prod(dim3(blocks)), math.prod(dim3(asked.threads))
+        self.shapes[LaunchShape(asked.entry_point, *sizes, asked.shared)] = None
+        self._module.launch(entry_point, blocks, threads, arguments, shared)
+
+    def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
+        """As the module says."""
+        return self._module.resident_blocks(entry_point, threads, shared)
 
 
 class LaunchRecorder(LoadedModule):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import torch
@@ -27,6 +27,7 @@ from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers, Harness, synchronise
+from tunebench.tuner.gate.launches import ShapeRecorder
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.quick import QuickGate, pinned
@@ -36,12 +37,13 @@ from tunebench.tuner.gate.stages.sanitized import sanitize
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.isolation import progress
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
-from tunebench.tuner.problem import Accuracy, Problem, Work
+from tunebench.tuner.problem import Accuracy, Objective, Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import (
     CONTROL,
     Baseline,
     Comparison,
+    LaunchShape,
     Measurement,
     Stage,
     TrialResult,
@@ -51,11 +53,15 @@ from tunebench.tuner.result import (
 from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.history import PastTrial
 from tunebench.tuner.timing.confirm import SURE, confirm, tells, winner_of
+from tunebench.tuner.timing.energy import counter_of, energy_mj
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
 from tunebench.tuner.timing.roofline import floor_ms
 from tunebench.tuner.timing.statistics import CONFIDENCE, Samples, control_ratio, medians_of, speedup
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 from tunebench.tuner.users_code import UsersCodeError, told, users_code
+
+_LARGEST = 2**63
+"""Upper limit of whole numbers that databases hold."""
 
 
 class Finalist(NamedTuple):
@@ -97,11 +103,13 @@ class Subject:
         mode: Mode,
         device: Device,
         accuracy: Accuracy = Accuracy.TOLERANCE,
+        objective: Objective = Objective.TIME,
     ) -> Subject:
         """Build both models on the device, in this mode, and ask the reference for its answers.
 
         Args:
             accuracy: how wrong a variant may be.
+            objective: what a study minimises.
 
         Raises:
             UserError: the model cannot serve the reference's own inputs with a kernel, or takes them for another mode.
@@ -129,7 +137,7 @@ class Subject:
                 f"kernel '{kernel.name}' in mode '{mode}' takes its inputs for the problem {problem}: "
                 f"its `problem` must give the option mode={mode}"
             )
-        return cls(kernel, problem.at(accuracy), device, original, factory, model, answers)
+        return cls(kernel, problem.at(accuracy, objective), device, original, factory, model, answers)
 
     @property
     def work(self) -> Work:
@@ -139,6 +147,12 @@ class Subject:
         if not isinstance(work, Work):
             raise KernelFolderError(f"{self.kernel.path}: work() returns {type(work).__name__}, not a Work")
         return work
+
+    @property
+    def recorded_work(self) -> Work | None:
+        """The same in whole numbers; None where no database holds such numbers."""
+        work = self.work
+        return Work(int(work.bytes), int(work.operations)) if max(work.bytes, work.operations) < _LARGEST else None
 
 
 @dataclass(frozen=True)
@@ -230,7 +244,12 @@ class LocalEvaluator:
             with self._own_code():
                 with kept_to(self._driving):
                     measurement, hopeless = self._measure(call, leaders.incumbent)
+                if not hopeless and self._subject.problem.objective is not Objective.TIME:
+                    if (energy := self._energy_mj(call)) is None:
+                        raise RuntimeError("NVML does not report the energy of its calls")
+                    measurement = replace(measurement, energy_mj=energy)
                 timed = Values.of(call())  # one more turn of the timed loop
+                launches = self._launches(plan, build)
             verdict = self._above_floor(verdict, measurement)
             seconds["measure"] = time.perf_counter() - started
             if not verdict.passed:
@@ -254,7 +273,7 @@ class LocalEvaluator:
             self._subject.model.pin(None)
         status = TrialStatus.PRUNED if hopeless else TrialStatus.CORRECT
         message = "hopelessly slower than the best so far" if hopeless else ""
-        return TrialResult(configuration, status, build, verdict, measurement, message, seconds)
+        return TrialResult(configuration, status, build, verdict, measurement, message, seconds, launches=launches)
 
     @contextlib.contextmanager
     def _own_code(self) -> Iterator[None]:
@@ -298,9 +317,16 @@ class LocalEvaluator:
             samples = confirm(calls, pivot, twin, clock, self._control, is_decided=is_decided)
         self._subject.model.pin(None)
         best, _ = winner(samples)
+        objective = self._subject.problem.objective
+        told = [name for name in calls if objective is not Objective.TIME or name == best or name in list(Baseline)]
+        energies = self._energies({name: calls[name] for name in told})
+        if objective is not Objective.TIME:
+            medians = medians_of(samples)
+            best = min(candidates, key=lambda name: objective.cost(medians[name], energies.get(name)))
         kept: Samples = {"best": samples[best]} | {
             name: values for name, values in samples.items() if name in (*Baseline, CONTROL)
         }
+        named = {"best": best} | {name: name for name in kept if name not in ("best", Baseline.COPY, CONTROL)}
         return Comparison(
             best=candidates[best].configuration,
             medians_ms=medians_of(kept),
@@ -309,6 +335,8 @@ class LocalEvaluator:
             missing=missing,
             control=control_ratio(samples, pivot),
             conditions=self._control.conditions(),
+            work=self._subject.recorded_work,
+            energies_mj={name: energies[one] for name, one in named.items() if one in energies},
         )
 
     def duel(
@@ -333,6 +361,10 @@ class LocalEvaluator:
             evaluator._subject.model.pin(None)
         return samples
 
+    def call_of(self, finalist: Finalist) -> Call:
+        """Return the whole forward under a configuration, without its gradients."""
+        return self._call(self._plan(*finalist))
+
     def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
         """Run each finalist's launches under compute-sanitizer, where it is installed."""
         return sanitize([Harness(self._subject.answers, self._contender(*finalist)) for finalist in finalists])
@@ -354,6 +386,24 @@ class LocalEvaluator:
             builds_more=False,
             accuracy=subject.problem.accuracy,
         )
+
+    def _energies(self, calls: Mapping[str, Call]) -> dict[str, float]:
+        """The energy of one call of each contender, millijoules; those that can be measured."""
+        with torch.no_grad():
+            measured = {name: self._energy_mj(call) for name, call in calls.items() if name != Baseline.COPY}
+        self._subject.model.pin(None)
+        return {name: energy for name, energy in measured.items() if energy is not None}
+
+    def _energy_mj(self, call: Call) -> float | None:
+        if (counter := counter_of(self._subject.device)) is None:
+            return None
+        return energy_mj(call, counter, lambda: synchronise(self._subject.device.torch_device))
+
+    def _launches(self, plan: Plan, build: Build) -> tuple[LaunchShape, ...]:
+        """The different launches of one forward."""
+        recorder = ShapeRecorder(plan.module, build)
+        self._call(replace(plan, module=recorder))()
+        return tuple(recorder.shapes)
 
     def _measure(self, call: Call, incumbent: PastTrial | None) -> tuple[Measurement, bool]:
         """Time a call by the incumbent's clock, so that the two can be ranked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Objective, Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 
 
@@ -38,6 +39,7 @@ class PastTrial:
 
     Attributes:
         median_ms, clock: None where the trial has no measurement.
+        energy_mj: of one call; None where it was not measured.
     """
 
     number: int
@@ -45,6 +47,11 @@ class PastTrial:
     status: TrialStatus
     median_ms: float | None
     clock: str | None = None
+    energy_mj: float | None = None
+
+    def cost(self, objective: Objective) -> float:
+        """Return what a study minimises; infinite without a measurement."""
+        return math.inf if self.median_ms is None else objective.cost(self.median_ms, self.energy_mj)
 
     @classmethod
     def of(cls, number: int, result: TrialResult) -> PastTrial:
@@ -56,11 +63,12 @@ class PastTrial:
             result.status,
             measured.median_ms if measured else None,
             measured.clock if measured else None,
+            measured.energy_mj if measured else None,
         )
 
     def refused(self) -> PastTrial:
         """The same once a later stage has refused it."""
-        return replace(self, status=TrialStatus.CORRECTNESS, median_ms=None, clock=None)
+        return replace(self, status=TrialStatus.CORRECTNESS, median_ms=None, clock=None, energy_mj=None)
 
 
 class TrialLog(Protocol):

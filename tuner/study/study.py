@@ -21,6 +21,7 @@ from optuna.trial import TrialState
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import CompileError, CompileTimeoutError, OutOfTimeError, WorkerError
 from tunebench.tuner.gate.battery import proven
+from tunebench.tuner.problem import Objective
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted, past_trial
 from tunebench.tuner.search.warm_start import WarmStart
@@ -186,6 +187,7 @@ class StudyRun:
     ) -> None:
         self._account = account or Account()
         self._executor = executor
+        self._objective = executor.first.problem.objective
         self._confirm = confirm
         self._space = space
         self._sampler = self._account.charged(sampler, Activity.STRATEGY)
@@ -294,7 +296,7 @@ class StudyRun:
         room = min(free, budget.trials - len(self._past) - len(begun))
         waiting = [flight for flight in self._flying if flight.evaluation is None]
         for flight in waiting[: max(0, room)]:
-            leaders = replace(_leaders(self._ranked()), seconds=self._seconds_left(budget))
+            leaders = replace(_leaders(self._ranked(), self._objective), seconds=self._seconds_left(budget))
             with self._account.phase(Activity.HANDOVER):
                 flight.evaluation = self._executor.begin(flight.configuration, flight.building, leaders)
 
@@ -383,13 +385,13 @@ class StudyRun:
         self._tried.add(result.configuration)
         if not result.status.timed:
             self._refusals[told(result)] += 1
-        median_ms = result.measurement.median_ms if result.measurement else None
+        cost = self._cost(self._past[-1])
         if result.status is TrialStatus.CORRECT:
-            self._study.tell(flight.trial, median_ms)
+            self._study.tell(flight.trial, cost)
         else:
             # Optuna's samplers pass over FAIL trials: a failure is reported as PRUNED, a hopeless time as its value.
-            if median_ms is not None:
-                flight.trial.report(median_ms, step=0)
+            if cost is not None:
+                flight.trial.report(cost, step=0)
             self._study.tell(flight.trial, state=TrialState.PRUNED)
         return result
 
@@ -442,7 +444,7 @@ class StudyRun:
         baseline = next((finalist for finalist in contenders if finalist.configuration == default), None)
         report(Phase.COMPARING)
         with self._account.phase(Activity.ROUNDS):
-            leader = min(ranked, key=lambda trial: trial.median_ms or 0.0).configuration
+            leader = min(ranked, key=lambda trial: trial.cost(self._objective)).configuration
             return self._executor.first.compare([one for one in contenders if one is not baseline], baseline, leader)
 
     def _confirms(self, winner: Finalist, report: Callable[[Phase], None]) -> bool:
@@ -506,10 +508,10 @@ class StudyRun:
             return Finalist(configuration, self._executor.build(configuration).result())
 
     def _ranked(self) -> list[PastTrial]:
-        """Correct trials, fastest first, all of them timed by the clock of the first one."""
+        """Correct trials, the best first, all of them timed by the clock of the first one."""
         correct = [trial for trial in self._past if trial.status is TrialStatus.CORRECT]
         correct = [trial for trial in correct if trial.clock == correct[0].clock]
-        return sorted(correct, key=lambda trial: trial.median_ms or 0.0)
+        return sorted(correct, key=lambda trial: trial.cost(self._objective))
 
     def _progress(self, already: int, budget: Budget, last: TrialResult | None) -> Progress:
         ranked = self._ranked()
@@ -534,14 +536,20 @@ class StudyRun:
             self._past.append(past)
             self._tried.add(past.configuration)
             state = TrialState.COMPLETE if past.status is TrialStatus.CORRECT else TrialState.PRUNED
-            self._study.add_trial(past_trial(past.configuration, state, past.median_ms))
+            self._study.add_trial(past_trial(past.configuration, state, self._cost(past)))
+
+    def _cost(self, trial: PastTrial) -> float | None:
+        """What the search minimises, of one trial; None where it was not measured."""
+        cost = trial.cost(self._objective)
+        return cost if math.isfinite(cost) else None
 
 
-def _leaders(ranked: Sequence[PastTrial]) -> Leaders:
+def _leaders(ranked: Sequence[PastTrial], objective: Objective) -> Leaders:
     """Whatever is timed below the last finalist may be one, now or at the end; where there is room, everything may.
 
     Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
-    back, so that what is no finalist when it is recorded never becomes one.
+    back, so that what is no finalist when it is recorded never becomes one. Where energy counts, no time says that.
     """
-    finalist_ms = ranked[FINALISTS - 1].median_ms if len(ranked) >= FINALISTS else None
+    full = len(ranked) >= FINALISTS and objective is Objective.TIME
+    finalist_ms = ranked[FINALISTS - 1].median_ms if full else None
     return Leaders(ranked[0] if ranked else None, finalist_ms)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import statistics
 
+from tunebench.tuner.ceilings import GENEROSITY
 from tunebench.tuner.device import Device
 from tunebench.tuner.problem import Work
 from tunebench.tuner.timing.measure import Clock, copy_of
-
-GENEROSITY = 1.25
-"""A write-only kernel moves bytes 1.1 times as fast as a copy; nothing moves them so many times as fast."""
 
 _SMALLEST_COPY_BYTES = 1 << 28
 _CACHES = 8  # a copy of so many times the last-level cache shows what the memory does

@@ -161,6 +161,15 @@ def importances(trials: Sequence[TrialRow]) -> dict[str, float]:
     return {name: value / total for name, value in ranked} if total > 0 else {}
 
 
+def pareto_front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points than which no other is lower in one part and not higher in the other, by the first part."""
+    front: list[tuple[float, float]] = []
+    for point in sorted(points):
+        if not front or point[1] < front[-1][1]:
+            front.append(point)
+    return front
+
+
 def refusals(trials: Iterable[TrialRow]) -> list[RefusalCount]:
     """Count the trials that were not timed, by status and reason, the most frequent first.
 

@@ -6,16 +6,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
-
 from tunebench.db.queries.rows import TrialRow
-from tunebench.studies.display.report import style
-from tunebench.studies.display.report.analysis import Grid, Marginal, best_so_far
+from tunebench.studies.display.report import analysis, style
+from tunebench.studies.display.report.analysis import Grid, Marginal, best_so_far, value_text, values_of
 from tunebench.studies.display.report.gather import StudyData
-from tunebench.tuner.result import Baseline, TrialStatus
+from tunebench.studies.display.report.style import Plot, new_plot, scatter
+from tunebench.tuner.result import Baseline, LaunchCounters, TrialStatus
+from tunebench.tuner.timing.counters import PEAKS, reason_of
 
 _MOST_POINTS = 4000
 """A plot with more points is slow, and no easier to read."""
+
+_MOST_LINES = 200
+"""Parallel coordinates of more trials are a carpet."""
+
+_MOST_AXES = 7
+"""Parallel coordinates of more tunables have no room for their names."""
 
 _HOPELESS = 2.5
 """Ratio to the slowest of the lines beyond which trials are drawn at the edge: the lines are what matters."""
@@ -33,6 +39,12 @@ _BEYOND = "triangle-up-open"
 _ROW_PIXELS = 34
 _LABEL_PIXELS = 100  # axis titles, tick labels and the legend
 
+_KINDS = (
+    (TrialStatus.CORRECT, "correct", {"color": style.COLOURS["best"], "opacity": 0.7}, "circle"),
+    (TrialStatus.PRUNED, "given up early", {"color": style.OTHER_COLOUR, "opacity": 1.0}, "x-thin-open"),
+)
+"""How the points of timed trials look."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -43,13 +55,15 @@ class Figure:
         label: what the plot shows, for readers who cannot see it.
         caption: how to read it.
         zoomable: whether it has more in it than is seen at once.
+        least_width: pixels below which it is scrolled.
     """
 
     name: str
-    plot: go.Figure
+    plot: Plot
     label: str
     caption: str
     zoomable: bool = False
+    least_width: int = 0
 
 
 def convergence(study: StudyData) -> Figure | None:
@@ -63,34 +77,33 @@ def convergence(study: StudyData) -> Figure | None:
     edge_ms = _HOPELESS * max(shown)
     shown += [trial.median_ms for trial in study.timed if trial.median_ms and trial.median_ms <= edge_ms]
     beyond = len(study.timed) - len(shown) + len(steps) + len(lines)
-    plot = style.new_plot(400)
-    _add_trials(plot, study.timed, unit, edge_ms)
     last = study.trials[-1].number
     ends = [*steps, (last, steps[-1][1])]
-    plot.add_scatter(
-        x=[trial for trial, _ in ends],
-        y=[median * unit.factor for _, median in ends],
-        name="best so far",
-        mode="lines",
-        line={"color": style.COLOURS["best"], "width": 3, "shape": "hv"},
-        hovertemplate="best so far %{y:.4g} " + unit.symbol + " at trial %{x}<extra></extra>",
-    )
+    traces = [
+        *_trial_points(study.timed, unit, edge_ms),
+        scatter(
+            [trial for trial, _ in ends],
+            [median * unit.factor for _, median in ends],
+            "best so far",
+            "lines",
+            line={"color": style.COLOURS["best"], "width": 3, "shape": "hv"},
+            hovertemplate="best so far %{y:.4g} " + unit.symbol + " at trial %{x}<extra></extra>",
+        ),
+    ]
     for name, median in lines.items():
-        plot.add_scatter(
-            x=[study.trials[0].number, last],
-            y=[median * unit.factor] * 2,
-            name=f"{name} {unit.text(median)}",
-            mode="lines",
-            line={"color": style.COLOURS[name], "width": 1.8, "dash": style.DASHES[name]},
-            hovertemplate=f"{name} {unit.text(median)}<extra></extra>",
-        )
-    plot.update_xaxes(title_text="trial", rangemode="tozero", tickformat=",d")
-    plot.update_yaxes(
-        title_text=f"time of one forward, {unit.symbol}", **_scaled([*shown, edge_ms] if beyond else shown, unit).axis()
-    )
+        words = f"{name} {unit.text(median)}"
+        line = {"color": style.COLOURS[name], "width": 1.8, "dash": style.DASHES[name]}
+        ys = [median * unit.factor] * 2
+        traces.append(scatter([study.trials[0].number, last], ys, words, "lines", line=line, hoverinfo="name"))
+    axis = style.Scale.over([value * unit.factor for value in ([*shown, edge_ms] if beyond else shown)]).axis()
     return Figure(
         "convergence",
-        style.dress_axes(plot),
+        new_plot(
+            400,
+            traces,
+            {"title": "trial", "rangemode": "tozero", "tickformat": ",d"},
+            {"title": f"time of one forward, {unit.symbol}", **axis},
+        ),
         f"Convergence: the best time fell from {unit.text(steps[0][1])} at trial {steps[0][0]} to "
         f"{unit.text(steps[-1][1])} at trial {steps[-1][0]} of {len(study.trials)}.",
         "Each point is a trial's median as screened; the line is the best correct one so far. Horizontal lines are "
@@ -113,37 +126,133 @@ def _contender_lines(study: StudyData) -> dict[str, float]:
     return medians
 
 
-def _add_trials(plot: go.Figure, timed: Sequence[TrialRow], unit: style.Unit, edge_ms: float) -> None:
-    kinds = (
-        (TrialStatus.CORRECT, "correct", style.COLOURS["best"], 0.7, "circle"),
-        (TrialStatus.PRUNED, "given up early", style.OTHER_COLOUR, 1.0, "x-thin-open"),
-    )
-    for status, name, colour, opacity, symbol in kinds:
+def _trial_points(timed: Sequence[TrialRow], unit: style.Unit, edge_ms: float) -> list[Plot]:
+    traces = []
+    for status, name, look, symbol in _KINDS:
         trials = style.thinned([trial for trial in timed if trial.status is status], _MOST_POINTS)
+        medians = [trial.median_ms or 0.0 for trial in trials]
         if trials:
-            plot.add_scatter(
-                x=[trial.number for trial in trials],
-                y=[min(trial.median_ms or 0.0, edge_ms) * unit.factor for trial in trials],
-                customdata=[(trial.median_ms or 0.0) * unit.factor for trial in trials],
-                text=[_configuration_text(trial) for trial in trials],
-                name=name,
-                mode="markers",
-                marker={"size": 6, "color": colour, "opacity": opacity}
-                | {"symbol": [symbol if (trial.median_ms or 0.0) <= edge_ms else _BEYOND for trial in trials]},
-                hovertemplate="trial %{x}: %{customdata:.4g} " + unit.symbol + "<br>%{text}<extra></extra>",
+            traces.append(
+                scatter(
+                    [trial.number for trial in trials],
+                    [min(median, edge_ms) * unit.factor for median in medians],
+                    name,
+                    customdata=[median * unit.factor for median in medians],
+                    text=[_configuration_text(trial) for trial in trials],
+                    marker={**look, "size": 6, "symbol": [symbol if one <= edge_ms else _BEYOND for one in medians]},
+                    hovertemplate="trial %{x}: %{customdata:.4g} " + unit.symbol + "<br>%{text}<extra></extra>",
+                )
             )
+    return traces
 
 
 def _configuration_text(trial: TrialRow) -> str:
     return "<br>".join(style.plain(f"{name}={value}", 60) for name, value in trial.configuration.items())
 
 
-def _scaled(values: Sequence[float], unit: style.Unit) -> style.Scale:
-    return style.Scale.over([value * unit.factor for value in values])
+def half_width(trial: TrialRow) -> float:
+    """Return half the width of a timed trial's interval, in percent of its median."""
+    return 50 * ((trial.high_ms or 0.0) - (trial.low_ms or 0.0)) / (trial.median_ms or 1.0)
 
 
 def _thinning_note(count: int) -> str:
     return f" {_MOST_POINTS:,} of {count:,} trials are drawn." if count > _MOST_POINTS else ""
+
+
+def noise(study: StudyData) -> Figure | None:
+    """Plot how wide each timed trial's interval is, relative to its median, by trial."""
+    widths = {
+        trial.number: 50 * ((trial.high_ms or 0) - (trial.low_ms or 0)) / (trial.median_ms or 1)
+        for trial in study.timed
+    }
+    drawn = {number: width for number, width in widths.items() if width > 0}
+    if not drawn:
+        return None
+    kept = style.thinned(list(drawn.items()), _MOST_POINTS)
+    points = scatter(
+        [number for number, _ in kept],
+        [width for _, width in kept],
+        marker={"size": 5, "color": style.COLOURS["best"], "opacity": 0.6},
+        hovertemplate="trial %{x}: ± %{y:.3g} %<extra></extra>",
+    )
+    ordered = sorted(widths.values())
+    middle = ordered[len(ordered) // 2]
+    narrow = sum(width <= 1 for width in ordered)
+    return Figure(
+        "noise",
+        new_plot(
+            260,
+            [points],
+            {"title": "trial", "rangemode": "tozero", "tickformat": ",d"},
+            {"title": "± % of the median", **style.Scale.over([*drawn.values(), 1.0]).axis()},
+            showlegend=False,
+            shapes=[style.line_across(y=1.0)],
+        ),
+        f"Noise of the search: half of the trials are known to within ± {style.number(middle, 3)} %, "
+        f"{narrow} of {len(ordered)} to within ± 1 %.",
+        "Half the width of each trial's 95 % interval of the median. The dotted line is ± 1 %, where sampling stops; "
+        "above it the time or the samples allowed were over first, or the trial was given up early.",
+        zoomable=True,
+    )
+
+
+def parallel(study: StudyData, ranked: Sequence[str]) -> Figure | None:
+    """Plot trials as lines through their tunables' values and their time, the fastest tenth on top.
+
+    Args:
+        ranked: the tunables that have several values, the most important first.
+    """
+    space = study.kernel.space if study.kernel else None
+    values = {name: listed for name, listed in values_of(study.timed, space).items() if name in ranked[:_MOST_AXES]}
+    if len(values) < 2:
+        return None
+    trials = sorted(study.timed, key=lambda trial: trial.median_ms or 0.0)
+    times = [trial.median_ms or 0.0 for trial in trials]
+    unit, scale = style.time_unit(times[0]), style.Scale.over([times[0], times[-1]], room=0)
+    heights = {name: {value: _share(at, listed) for at, value in enumerate(listed)} for name, listed in values.items()}
+    tenth = max(1, len(trials) // 10)
+    groups = (
+        ("the others", style.thinned(trials[tenth:], _MOST_LINES), style.COLOURS["reference"], 0.35, 1.0),
+        ("the fastest tenth", style.thinned(trials[:tenth], _MOST_LINES), style.COLOURS["best"], 0.6, 1.8),
+    )
+    traces = []
+    for name, chosen, colour, opacity, width in groups:
+        xs: list[float | None] = []
+        ys: list[float | None] = []
+        for trial in chosen:
+            xs += [*range(len(values) + 1), None]
+            ys += [heights[one][value_text(trial.configuration, one)] for one in values]
+            ys += [scale.share(trial.median_ms or 0.0), None]
+        line = {"color": colour, "width": width}
+        traces.append(scatter(xs, ys, name, "lines", line=line, opacity=opacity, hoverinfo="skip"))
+    labels = [
+        (at, height, style.plain(value, 12)) for at, one in enumerate(heights.values()) for value, height in one.items()
+    ]
+    labels += [(len(values), 0.0, unit.text(times[0])), (len(values), 1.0, unit.text(times[-1]))]
+    names = [*(style.plain(name, 24) for name in values), "time"]
+    return Figure(
+        "parallel",
+        new_plot(
+            420,
+            traces,
+            {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.2, len(values) + 0.6]},
+            {"range": [-0.06, 1.06], "showticklabels": False, "showgrid": False},
+            annotations=[
+                {"x": x, "y": y, "text": text, "showarrow": False, "xanchor": "left", "xshift": 3}
+                | {"font": {"size": 11}, "bgcolor": "rgba(128,128,128,0.25)"}
+                for x, y, text in labels
+            ],
+        ),
+        f"Parallel coordinates: a line for each timed trial through the values of {', '.join(values)} and its time.",
+        "A line is a trial, and the last axis is its time. Where the lines of the fastest tenth meet, a value is "
+        "needed; where they spread, it does not matter."
+        + (f" The {_MOST_AXES} most important tunables are shown." if len(ranked) > _MOST_AXES else ""),
+        least_width=110 * len(names),
+    )
+
+
+def _share(place: int, values: Sequence[str]) -> float:
+    return place / max(1, len(values) - 1)
 
 
 def outcomes(study: StudyData) -> Figure:
@@ -154,11 +263,10 @@ def outcomes(study: StudyData) -> Figure:
     names = {TrialStatus.PRUNED: "given up early"}
     labels = [f"{names.get(status, status.value)}: {count}" for status, count in shown.items()]
     drawn = [colours.get(status, style.REFUSED_COLOUR) for status in shown]
-    plot = _bars(labels, list(shown.values()), drawn, "trials", tickformat=",d")
     words = ", ".join(f"{count} {names.get(status, status.value)}" for status, count in shown.items())
     return Figure(
         "outcomes",
-        plot,
+        _bars(labels, list(shown.values()), drawn, {"title": "trials", "tickformat": ",d"}),
         f"How the {len(study.trials)} trials ended: {words}.",
         "Correct trials passed every stage of the gate and were timed in full; those given up early passed it too, and "
         "were hopelessly slower than the best. Every other trial was refused.",
@@ -170,26 +278,91 @@ def importance(shares: Mapping[str, float]) -> Figure | None:
     if not shares:
         return None
     labels = [f"{style.plain(name, 40)}: {style.percent(share)}" for name, share in shares.items()]
-    plot = _bars(labels, [100 * one for one in shares.values()], style.COLOURS["best"], "share of importance, %")
+    lengths = [100 * one for one in shares.values()]
     words = ", ".join(f"{name} {style.percent(share)}" for name, share in shares.items())
     return Figure(
         "importance",
-        plot,
+        _bars(labels, lengths, style.COLOURS["best"], {"title": "share of importance, %"}),
         f"Importance of the tunables: {words}.",
         "How much a tunable's value decides whether a trial is among the fastest tenth of all timed trials (Optuna's "
         "PED-ANOVA, relative to what the search tried). Which value is the fast one is for the plots below to say.",
     )
 
 
-def _bars(
-    labels: Sequence[str], lengths: Sequence[float], colours: str | list[str], title: str, **axis: object
-) -> go.Figure:
+def pareto(study: StudyData) -> Figure | None:
+    """Plot each trial's energy against its time, and the front that nothing beats in both; None without energies."""
+    energies = study.energies_mj
+    trials = [trial for trial in study.correct if trial.trial_id in energies]
+    if not trials:
+        return None
+    points = [(trial.median_ms or 0.0, energies[trial.trial_id]) for trial in trials]
+    front = analysis.pareto_front(points)
+    unit = style.time_unit(points[0][0])
+    hover = "%{x:.4g} " + unit.symbol + ", %{y:.4g} mJ<br>%{text}<extra></extra>"
+    marker = {"size": 7, "color": style.COLOURS["reference"], "opacity": 0.7}
+    line = {"color": style.COLOURS["best"], "width": 2.5, "shape": "hv"}
+    traces = [
+        scatter(
+            [time * unit.factor for time, _ in points],
+            [energy for _, energy in points],
+            "correct",
+            marker=marker,
+            text=[f"trial {trial.number}<br>{_configuration_text(trial)}" for trial in trials],
+            hovertemplate=hover,
+        ),
+        scatter(
+            [time * unit.factor for time, _ in front],
+            [energy for _, energy in front],
+            "Pareto front",
+            "lines+markers",
+            line=line,
+            marker={"size": 9, "symbol": "diamond", "color": style.COLOURS["best"]},
+            hoverinfo="skip",
+        ),
+    ]
+    times, joules = ([point[axis] for point in points] for axis in (0, 1))
+    return Figure(
+        "pareto",
+        new_plot(
+            380,
+            traces,
+            {"title": f"time, {unit.symbol}", **style.Scale.over([time * unit.factor for time in times]).axis()},
+            {"title": "energy of a call, mJ", **style.Scale.over(joules).axis()},
+        ),
+        "Time and energy: on the Pareto front lie "
+        + ", ".join(f"{unit.text(time)} with {style.number(energy)} mJ" for time, energy in front)
+        + ".",
+        "No trial is both faster and takes less energy than one on the front. Energy is the card's, by NVML, while the "
+        "call runs back to back with warm caches.",
+        zoomable=True,
+    )
+
+
+def peaks(number: int, launch: LaunchCounters) -> Figure | None:
+    """Plot how busy a launch keeps the parts of the device, by its counters; None where none of them was read."""
+    shown = {words: launch.values[name] for name, words in PEAKS.items() if name in launch.values}
+    if not shown:
+        return None
+    labels = [f"{words}: {style.number(share, 3)} %" for words, share in shown.items()]
+    axis = {"title": "% of its peak", "range": [0, 100]}
+    return Figure(
+        f"peaks-{number}",
+        _bars(labels, list(shown.values()), style.COLOURS["best"], axis),
+        f"Trial {number}, {launch.kernel}: " + ", ".join(labels) + ".",
+        f"Trial {number}. {reason_of(launch)}",
+    )
+
+
+def _bars(labels: Sequence[str], lengths: Sequence[float], colours: str | list[str], axis: Plot) -> Plot:
     """Return horizontal bars, the first at the top."""
-    plot = style.new_plot(_ROW_PIXELS * len(labels) + 80, showlegend=False)
-    plot.add_bar(x=lengths, y=labels, orientation="h", marker_color=colours, hovertemplate="%{y}<extra></extra>")
-    plot.update_xaxes(title_text=title, rangemode="tozero", **axis)
-    plot.update_yaxes(autorange="reversed", type="category")
-    return style.dress_axes(plot)
+    bars = {"type": "bar", "x": list(lengths), "y": list(labels), "orientation": "h", "marker": {"color": colours}}
+    return new_plot(
+        _ROW_PIXELS * len(labels) + 80,
+        [bars | {"hovertemplate": "%{y}<extra></extra>"}],
+        {"rangemode": "tozero", **axis},
+        {"autorange": "reversed", "type": "category"},
+        showlegend=False,
+    )
 
 
 def effects(marginals: Sequence[Marginal], trials: Sequence[TrialRow]) -> list[Figure]:
@@ -199,7 +372,7 @@ def effects(marginals: Sequence[Marginal], trials: Sequence[TrialRow]) -> list[F
     medians = [trial.median_ms or 0.0 for trial in trials]
     unit = style.time_unit(min(medians))
     limits = plot_limits(medians, [min(times) for marginal in marginals for times in marginal.times_ms])
-    axis = _scaled(limits, unit).axis()
+    axis = style.Scale.over([value * unit.factor for value in limits]).axis()
     return [_effect(at, marginal, unit, axis) for at, marginal in enumerate(marginals)]
 
 
@@ -215,38 +388,40 @@ def plot_limits(medians: Sequence[float], bests: Sequence[float]) -> tuple[float
 
 
 def _effect(position: int, marginal: Marginal, unit: style.Unit, axis: Mapping[str, object]) -> Figure:
-    plot = style.new_plot(280, showlegend=False)
     values = [style.plain(value, 24) for value in marginal.values]
+    traces: list[Plot] = []
     for value, times in zip(values, marginal.times_ms, strict=True):
         kept = style.thinned(sorted(times), _MOST_POINTS // len(values))
-        plot.add_box(
-            x=[value] * len(kept),
-            y=[time * unit.factor for time in kept],
-            name=value,
-            boxpoints="all" if len(times) <= 200 else "outliers",
-            jitter=0.5,
-            pointpos=0,
-            marker={"size": 3, "color": style.COLOURS["reference"], "opacity": 0.6},
-            line={"color": style.COLOURS["reference"], "width": 1.3},
-            fillcolor="rgba(128,128,128,0.12)",
-            hoverinfo="y",
+        traces.append(
+            {
+                "type": "box",
+                "x": [value] * len(kept),
+                "y": [time * unit.factor for time in kept],
+                "name": value,
+                "boxpoints": "all" if len(times) <= 200 else "outliers",
+                "jitter": 0.5,
+                "pointpos": 0,
+                "marker": {"size": 3, "color": style.COLOURS["reference"], "opacity": 0.6},
+                "line": {"color": style.COLOURS["reference"], "width": 1.3},
+                "fillcolor": "rgba(128,128,128,0.12)",
+                "hoverinfo": "y",
+            }
         )
     best = [min(times) for times in marginal.times_ms]
-    plot.add_scatter(
-        x=values,
-        y=[time * unit.factor for time in best],
-        mode="markers",
-        marker={"size": 10, "symbol": "diamond", "color": style.COLOURS["best"]},
-        hovertemplate="best %{y:.4g} " + unit.symbol + "<extra></extra>",
-    )
-    plot.update_xaxes(
-        title_text=style.plain(marginal.tunable, 40), type="category", categoryarray=values, showgrid=False
-    )
-    plot.update_yaxes(title_text=f"time, {unit.symbol}", **axis)
+    diamonds = {"size": 10, "symbol": "diamond", "color": style.COLOURS["best"]}
+    hover = "best %{y:.4g} " + unit.symbol + "<extra></extra>"
+    traces.append(scatter(values, [time * unit.factor for time in best], marker=diamonds, hovertemplate=hover))
+    name = style.plain(marginal.tunable, 40)
     fastest = min(range(len(best)), key=best.__getitem__)
     return Figure(
         f"effect-{position}",
-        style.dress_axes(plot),
+        new_plot(
+            280,
+            traces,
+            {"title": name, "type": "category", "categoryarray": values, "showgrid": False},
+            {"title": f"time, {unit.symbol}", **axis},
+            showlegend=False,
+        ),
         f"Time by {marginal.tunable}: the best trials are "
         + ", ".join(f"{unit.text(t)} at {v}" for v, t in zip(marginal.values, best, strict=True))
         + f"; {marginal.values[fastest]} is the fastest.",
@@ -260,25 +435,24 @@ def heat_map(position: int, grid: Grid) -> Figure:
     unit = style.time_unit(min(known))
     digits, darkest = style.telling_digits(known), min(max(known), _DARKEST * min(known)) * unit.factor
     across, down = ([style.plain(v, 24) for v in values] for values in (grid.across_values, grid.down_values))
-    plot = style.new_plot(min(640, max(260, 40 * len(down) + _LABEL_PIXELS)))
     legible = len(across) <= _MOST_CELLS and len(down) <= _MOST_CELLS
-    plot.add_heatmap(
-        x=across,
-        y=down,
-        z=[[None if t is None else t * unit.factor for t in row] for row in grid.best_ms],
-        zmin=min(known) * unit.factor,
-        zmax=darkest,
-        text=[["" if t is None else style.fixed(t * unit.factor, digits) for t in row] for row in grid.best_ms],
-        texttemplate="%{text}" if legible else "",
-        hovertemplate="%{x}, %{y}: %{text} " + unit.symbol + "<extra></extra>",
-        hoverongaps=False,
-        colorscale=style.FAST_TO_SLOW,
-        colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": unit.symbol}, "nticks": 6},
-        xgap=2,
-        ygap=2,
-    )
-    plot.update_xaxes(title_text=style.plain(grid.across, 40), type="category", showgrid=False)
-    plot.update_yaxes(title_text=style.plain(grid.down, 40), type="category", showgrid=False, autorange="reversed")
+    cells = {
+        "type": "heatmap",
+        "x": across,
+        "y": down,
+        "z": [[None if t is None else t * unit.factor for t in row] for row in grid.best_ms],
+        "zmin": min(known) * unit.factor,
+        "zmax": darkest,
+        "text": [["" if t is None else style.fixed(t * unit.factor, digits) for t in row] for row in grid.best_ms],
+        "texttemplate": "%{text}" if legible else "",
+        "hovertemplate": "%{x}, %{y}: %{text} " + unit.symbol + "<extra></extra>",
+        "hoverongaps": False,
+        "colorscale": style.FAST_TO_SLOW,
+        "colorbar": {"thickness": 10, "outlinewidth": 0, "title": {"text": unit.symbol}, "nticks": 6},
+        "xgap": 2,
+        "ygap": 2,
+    }
+    axis = {"type": "category", "showgrid": False}
     best, row, column = min(
         (time, row, column)
         for row, times in enumerate(grid.best_ms)
@@ -288,7 +462,12 @@ def heat_map(position: int, grid: Grid) -> Figure:
     where = f"{grid.down}={grid.down_values[row]}, {grid.across}={grid.across_values[column]}"
     return Figure(
         f"pair-{position}",
-        style.dress_axes(plot),
+        new_plot(
+            min(640, max(260, 40 * len(down) + _LABEL_PIXELS)),
+            [cells],
+            {**axis, "title": style.plain(grid.across, 40)},
+            {**axis, "title": style.plain(grid.down, 40), "autorange": "reversed"},
+        ),
         f"Best time by {grid.down} and {grid.across}: the fastest pair is {where} with {unit.text(best)}.",
         "",
     )

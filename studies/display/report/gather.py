@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from tunebench.db.connection.database import Database
+from tunebench.db.entries.entry import RecordedTrial
+from tunebench.db.entries.reader import reading
 from tunebench.db.queries.rows import StudyRow, TrialRow
 from tunebench.db.queries.studies import EnvironmentRow, environments, newest_comparison, studies
 from tunebench.db.queries.trials import Order, kernels_with_results, trials
 from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.studies.display.report.rates import Ceilings, ceilings
 from tunebench.tuner.errors import DatabaseError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named
 from tunebench.tuner.kernel import Kernel
@@ -28,6 +31,9 @@ _MOST_ROWS = 500
 
 _MOST_SECTIONS = 40
 """A page with more sections than this takes a browser seconds to open."""
+
+MOST_IN_TABLE = 200
+"""Number of the fastest trials that a section lists, with all that was recorded of them."""
 
 _MOST_TRIALS = 50_000
 """Upper limit of the trials read for all sections together; they take some 250 MB of memory while the page is made."""
@@ -54,16 +60,18 @@ class StudyData:
 
     Attributes:
         trials: by number; the newest ones where there are too many to read.
+        recorded: everything about the fastest trials, by their numbers in the database.
         work: what the problem must move and compute; None where that is not known.
-        work_missing: why not; empty where it is known.
+        work_note: where that is from, or why it is not known.
         kernel: the kernel as it is now, where its source is the study's; None otherwise.
     """
 
     summary: StudySummary
     trials: tuple[TrialRow, ...]
     environments: tuple[EnvironmentRow, ...]
+    recorded: Mapping[int, RecordedTrial]
     work: Work | None
-    work_missing: str
+    work_note: str
     kernel: Kernel | None
 
     @property
@@ -75,6 +83,15 @@ class StudyData:
     def comparison(self) -> Comparison | None:
         """The newest; None where the study was never concluded."""
         return self.summary.comparison
+
+    @property
+    def ceilings(self) -> Ceilings | None:
+        """The device's, as the comparison found them; None without one, or where the work is not known."""
+        if self.comparison is None or self.work is None:
+            return None
+        clocks = [self.comparison.conditions.sm_clock_mhz, *(one.environment.sm_clock_mhz for one in self.environments)]
+        clock_mhz = next((clock for clock in clocks if clock), None)
+        return ceilings(self.row.device, self.comparison, self.work, clock_mhz)
 
     @property
     def timed(self) -> list[TrialRow]:
@@ -94,6 +111,12 @@ class StudyData:
             winner = self.comparison.best
             return next((trial for trial in self.trials if trial.configuration == winner), None)
         return self.correct[0] if self.correct else None
+
+    @property
+    def energies_mj(self) -> dict[int, float]:
+        """The energy of one call of the trials of which it was measured, by their numbers in the database."""
+        measured = {number: one.result.measurement for number, one in self.recorded.items()}
+        return {number: one.energy_mj for number, one in measured.items() if one and one.energy_mj is not None}
 
     def count(self, status: TrialStatus) -> int:
         """Return how many trials ended with that status."""
@@ -215,16 +238,21 @@ def _summary(database: Database, row: StudyRow) -> StudySummary:
 
 def _study_data(database: Database, summary: StudySummary, kernel: Kernel | None) -> StudyData:
     row = summary.row
-    work, missing = _work(row, kernel)
+    same = kernel is not None and kernel.digest == row.source_digest
+    work, note = _work(summary, kernel, same=same)
     newest_first = trials(database, study_id=row.study_id, order=Order.NEWEST, limit=_MOST_TRIALS)
     _require_plausible([trial.median_ms for trial in newest_first if trial.median_ms is not None], row)
+    fastest = trials(database, study_id=row.study_id, order=Order.FASTEST, limit=MOST_IN_TABLE)
+    with reading(database) as reader:
+        recorded = {number: one for number, (_, one) in reader.trials([trial.trial_id for trial in fastest]).items()}
     return StudyData(
         summary=summary,
         trials=tuple(reversed(newest_first)),
         environments=tuple(environments(database, row.study_id)),
+        recorded=recorded,
         work=work,
-        work_missing=missing,
-        kernel=kernel if work is not None else None,
+        work_note=note,
+        kernel=kernel if same else None,
     )
 
 
@@ -241,19 +269,24 @@ def _require_plausible(figures: Sequence[float], row: StudyRow) -> None:
             )
 
 
-def _work(row: StudyRow, kernel: Kernel | None) -> tuple[Work | None, str]:
-    """Return the problem's work by the kernel's own account, or why that is not known."""
+def _work(summary: StudySummary, kernel: Kernel | None, *, same: bool) -> tuple[Work | None, str]:
+    """Return the problem's work as its comparison recorded it, else by the kernel's own account, and which; or why not.
+
+    Args:
+        same: the kernel's source is the study's.
+    """
+    row = summary.row
+    if summary.comparison is not None and (recorded := summary.comparison.work) is not None:
+        return (recorded, "") if recorded.bytes and recorded.operations else (None, "the kernel declares no work")
     if kernel is None:
         return None, (
             f"the kernel '{row.kernel}' does not ship with tunebench, so its work is not known here; "
             "naming its folder on the command line adds it"
         )
-    if kernel.digest != row.source_digest:
-        return None, f"the source of '{row.kernel}' has changed since this study, and its work may have changed with it"
     try:
         work = kernel.work(row.problem)
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         return None, f"the kernel does not know this problem ({type(error).__name__}: {error})"
     if not (0 < work.bytes <= _LARGEST_WORK and 0 < work.operations <= _LARGEST_WORK):
         return None, f"the kernel declares {work.bytes} bytes and {work.operations} operations for this problem"
-    return work, ""
+    return work, "" if same else ", by the kernel as it is today: its source was edited since this study"

@@ -11,14 +11,15 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
 
 from tunebench import __version__
+from tunebench.studies.display.report.figures import Figure
 from tunebench.studies.display.report.gather import ReportData
-from tunebench.studies.display.report.view import OVERVIEW_COLUMNS, overview_row, study_view
+from tunebench.studies.display.report.style import Plot
+from tunebench.studies.display.report.view import Part, overview_table, page_parts, study_view
 from tunebench.studies.display.tables import eager_had
 from tunebench.tuner.files import whole_file
 from tunebench.tuner.problem import told_apart
@@ -28,26 +29,36 @@ _HERE = Path(__file__).parent
 
 def render(report: ReportData) -> str:
     """Return the HTML of a report."""
-    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
-    environment.filters["plot_json"] = plot_json
-    script, plotly = (_HERE / "page.js").read_text(encoding="utf-8"), get_plotlyjs()
     kernels = sorted({summary.row.kernel for summary in report.overview})
     problems = told_apart((summary.row.kernel, summary.row.problem) for summary in report.overview)
     in_full = {study.row.study_id for study in report.studies}
-    return environment.get_template("page.html.jinja").render(
+    return _page(
         title="tunebench report: " + (", ".join(kernels) if len(kernels) <= 4 else f"{len(kernels)} kernels"),
         introduction=f"{len(report.overview)} {'study' if len(report.overview) == 1 else 'studies'} from "
         f"{Path(report.database).name}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, tunebench {__version__}.",
-        version=__version__,
-        columns=OVERVIEW_COLUMNS,
-        rows=[
-            overview_row(summary, problem, has_section=summary.row.study_id in in_full)
-            for summary, problem in zip(report.overview, problems, strict=True)
-        ],
+        parts=page_parts(report),
+        overview=overview_table(report.overview, problems, in_full),
         left_out=_left_out(report),
         eager=eager_had(summary.row.problem.options for summary in report.overview),
         views=[study_view(study) for study in report.studies],
-        style=(_HERE / "page.css").read_text(encoding="utf-8"),
+    )
+
+
+def render_figure(title: str, figure: Figure) -> str:
+    """Return the HTML of a page with one plot."""
+    return _page(title=title, introduction=figure.label, parts=(Part("plot", title, figures=(figure,)),))
+
+
+def _page(**values: object) -> str:
+    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
+    environment.filters["plot_json"] = plot_json
+    style, script, plotly = (
+        (_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "plotly-cartesian.min.js")
+    )
+    return environment.get_template("page.html.jinja").render(
+        {"overview": None, "views": [], **values},
+        version=__version__,
+        style=style,
         script=script,
         plotly=plotly,
         script_hashes=" ".join(f"'{_digest(text)}'" for text in (plotly, script)),
@@ -64,11 +75,20 @@ def write(html: str, path: Path) -> None:
         file.write(html.encode())
 
 
-def plot_json(plot: go.Figure) -> str:
+def plot_json(plot: Plot) -> str:
     """Return a plot as JSON that cannot end the script element it stands in."""
-    compact = json.dumps(json.loads(plot.to_json()), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    compact = json.dumps(_rounded(plot), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     # U+2028 and U+2029 need no escape in JSON.
     return compact.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _rounded(part: Any) -> Any:
+    """Return a part of a plot with its numbers to seven digits, which are more than a picture shows."""
+    if isinstance(part, dict):
+        return {name: _rounded(one) for name, one in part.items()}
+    if isinstance(part, list | tuple):
+        return [_rounded(one) for one in part]
+    return float(f"{part:.7g}") if isinstance(part, float) else part
 
 
 def _digest(text: str) -> str:

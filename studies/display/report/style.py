@@ -6,24 +6,28 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import plotly.graph_objects as go
+from typing import Any, TypeAlias
 
 from tunebench.tuner.result import Decision, Ratio
 
 # Okabe and Ito's colours, which the colour-blind tell apart; they also differ in dash and symbol wherever they meet.
 # Lightened or darkened where needed to keep 3:1 against the page in light and in dark.
-ORDER = ("best", "reference", "default", "copy")
+ORDER = ("best", "reference", "default", "compiled", "copy")
 """The contenders that a comparison may have, as they are listed everywhere."""
 
-COLOURS = {"best": "#1a7fc1", "default": "#d55e00", "reference": "#828a93", "copy": "#00916a"}
+COLOURS = {"best": "#1a7fc1", "default": "#d55e00", "reference": "#828a93", "compiled": "#b0679a", "copy": "#00916a"}
 DASHES = {"default": "dash", "reference": "dashdot", "copy": "dot"}
-SYMBOLS = {"best": "diamond", "default": "circle", "reference": "square", "copy": "triangle-up"}
+SYMBOLS = {"best": "diamond", "default": "circle", "reference": "square", "compiled": "x", "copy": "triangle-up"}
 OTHER_COLOUR = "#b0679a"
 REFUSED_COLOUR = "#d55e00"
+PALETTE = (*COLOURS.values(), "#a8850c", "#4a6fd4")
+"""Colours of lines that are neither contenders nor anything else that has a colour of its own."""
+
 FAST_TO_SLOW = [[0.0, "#fde737"], [0.25, "#b9a769"], [0.5, "#7c7b78"], [0.75, "#434e6c"], [1.0, "#00224e"]]
 """Cividis, made for colour-blind readers, turned around: bright is fast."""
+
+Plot: TypeAlias = dict[str, Any]
+"""What plotly.js draws, or a part of it."""
 
 _GRID = "rgba(128,128,128,0.22)"
 _LINE = "rgba(128,128,128,0.6)"
@@ -61,6 +65,13 @@ class Scale:
             return cls(True, low / factor, high * factor)
         margin = (high - low) * room or high * room
         return cls(False, max(0.0, low - margin), high + margin)
+
+    def share(self, value: float) -> float:
+        """Return how far up the axis a value lies, from 0 to 1."""
+        low, high, at = (
+            map(math.log, (self.low, self.high, value)) if self.logarithmic else (self.low, self.high, value)
+        )
+        return min(1.0, max(0.0, (at - low) / ((high - low) or 1.0)))
 
     def axis(self) -> dict[str, Any]:
         """Return the keys of a plotly axis."""
@@ -159,34 +170,60 @@ def thinned(values: Sequence[Any], most: int) -> list[Any]:
     return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
 
 
-def new_plot(height: int, **layout: Any) -> go.Figure:
-    """Return an empty plot in the report's style; the page sets its text's colour by the reader's theme."""
-    plot = go.Figure()
-    plot.update_layout(
-        template="none",
-        height=height,
-        margin={"l": 12, "r": 16, "t": 12, "b": 12, "pad": 2},
-        font={"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
-        hovermode="closest",
-        dragmode=False,
-        **layout,
-    )
-    return plot
+def scatter(x: Sequence[Any], y: Sequence[Any], name: str = "", mode: str = "markers", **more: Any) -> Plot:
+    """Return a trace of points or lines."""
+    return {"type": "scatter", "x": list(x), "y": list(y), "name": name, "mode": mode, **more}
 
 
-def dress_axes(plot: go.Figure) -> go.Figure:
-    """Put grid, lines and room for labels on every axis that the plot has by now."""
-    common: dict[str, Any] = {
-        "gridcolor": _GRID,
-        "linecolor": _LINE,
-        "zeroline": False,
-        "automargin": True,
-        "ticks": "",
+def new_plot(height: int, traces: Sequence[Plot], x: Plot, y: Plot, **layout: Any) -> Plot:
+    """Return a plot in the report's style; the page sets its text's colour by the reader's theme.
+
+    Args:
+        height: in pixels.
+        x, y: keys of plotly's axes; a title is its text. More axes stand in the layout as `xaxis2` and so on.
+    """
+    axes = {name: value for name, value in layout.items() if name[1:5] == "axis"} | {"xaxis": x, "yaxis": y}
+    common = {
+        "height": height,
+        "margin": {"l": 12, "r": 16, "t": 12, "b": 12, "pad": 2},
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
+        "hovermode": "closest",
+        "hoverlabel": {"namelength": -1},
+        "dragmode": False,
     }
-    common |= {"title_standoff": 8, "title_font_size": 13, "separatethousands": True, "exponentformat": "none"}
-    plot.update_xaxes(**common, showline=True)
-    plot.update_yaxes(**common)
-    return plot
+    return {
+        "data": list(traces),
+        "layout": common | layout | {name: _axis(value, line=name[0] == "x") for name, value in axes.items()},
+    }
+
+
+def interval(ratios: Sequence[Ratio]) -> Plot:
+    """Return the error bars of ratios."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [ratio.high - ratio.value for ratio in ratios],
+        "arrayminus": [ratio.value - ratio.low for ratio in ratios],
+        "color": COLOURS["best"],
+        "thickness": 2,
+        "width": 6,
+    }
+
+
+def line_across(*, x: float | None = None, y: float | None = None) -> Plot:
+    """Return a dotted line across a plot, at one of the two."""
+    line = {"type": "line", "line": {"color": COLOURS["reference"], "width": 1.5, "dash": "dot"}}
+    if y is None:
+        return line | {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1}
+    return line | {"y0": y, "y1": y, "xref": "paper", "x0": 0, "x1": 1}
+
+
+def _axis(own: Plot, *, line: bool) -> Plot:
+    """Return an axis with grid, line and room for labels."""
+    title = {"text": own.get("title", ""), "standoff": 8, "font": {"size": 13}}
+    common = {"gridcolor": _GRID, "linecolor": _LINE, "zeroline": False, "automargin": True, "ticks": ""}
+    numbers = {"separatethousands": True, "exponentformat": "none"}
+    return {**common, **numbers, "showline": line, **own, "title": title}

@@ -21,6 +21,7 @@ from tunebench.studies.faces.cli.db import database_app
 from tunebench.studies.faces.cli.demo import demo
 from tunebench.studies.faces.cli.diff import diff
 from tunebench.studies.faces.cli.doctor import doctor
+from tunebench.studies.faces.cli.explain import explain
 from tunebench.studies.faces.cli.export import export
 from tunebench.studies.faces.cli.kernels import kernels
 from tunebench.studies.faces.cli.mcp import mcp
@@ -45,7 +46,7 @@ _GROUPS: Mapping[str, Sequence[Callable[..., None]]] = {
     "Tune": (demo, new, tune, sweep, space, replay),
     "Check": (check, compare, bench, regress, doctor),
     "Use": (kernels, warm, bundle, misses),
-    "Ask": (best, studies, trials, show, query, diff, report, dashboard),
+    "Ask": (best, studies, trials, show, explain, query, diff, report, dashboard),
     "Share": (ship, export, mcp),
     "Database": (prune,),
 }

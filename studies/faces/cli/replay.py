@@ -66,14 +66,12 @@ def replay(
     """
     from tunebench.studies.display.terminal import printable
     from tunebench.studies.tuning.recordings import load_spaces
-    from tunebench.tuner.extras import require_extra
     from tunebench.tuner.files import require_writable
     from tunebench.tuner.search.replay import describe
     from tunebench.tuner.search.replay import replay as search
     from tunebench.tuner.search.strategies import find_sampler
 
     if plot is not None:
-        require_extra("report", "a plot", "plotly")
         require_writable(plot)
     strategies = sampler or ["gp"]
     for name in strategies:
@@ -118,28 +116,22 @@ def _print_values(reports: list[ReplayReport]) -> None:
 
 def _draw(reports: list[ReplayReport], file: Path) -> None:
     """Best so far over the optimum by evaluation: the median over the seeds, with the quartiles as a band."""
-    import plotly.colors
-    import plotly.graph_objects as go
+    from tunebench.studies.display.report.figures import Figure
+    from tunebench.studies.display.report.page import render_figure, write
+    from tunebench.studies.display.report.style import PALETTE, new_plot, plain, scatter
 
-    from tunebench.tuner.files import whole_file
-
-    figure = go.Figure()
-    palette = plotly.colors.qualitative.Safe
+    traces = []
     for number, report in enumerate(reports):
         evaluations = list(range(1, report.budget + 1))
-        colour = palette[number % len(palette)]
-        name = f"{report.space}, {report.strategy}: score {report.score:.3f}"
+        colour = PALETTE[number % len(PALETTE)]
+        name = plain(f"{report.space}, {report.strategy}: score {report.score:.3f}")
         low, middle, high = (report.quantile(q).tolist() for q in (0.25, 0.5, 0.75))
-        band = {"x": evaluations + evaluations[::-1], "y": high + low[::-1], "fill": "toself", "opacity": 0.2}
-        figure.add_scatter(**band, line={"width": 0}, fillcolor=colour, showlegend=False, hoverinfo="skip", name=name)
-        figure.add_scatter(x=evaluations, y=middle, line={"color": colour, "width": 2}, name=name)
-    figure.update_layout(
-        template="simple_white",
-        title="Best so far over the optimum: median over the seeds, quartiles as a band",
-        xaxis_title="evaluations",
-        yaxis_title="best so far / optimum",
-        yaxis_type="log",
-        legend={"x": 0.99, "y": 0.99, "xanchor": "right"},
-    )
-    with whole_file(file) as stream:
-        stream.write(figure.to_html(include_plotlyjs=True).encode())
+        band = scatter(evaluations + evaluations[::-1], high + low[::-1], name, "lines", fill="toself", opacity=0.2)
+        traces.append(band | {"line": {"width": 0, "color": colour}, "showlegend": False, "hoverinfo": "skip"})
+        traces.append(scatter(evaluations, middle, name, "lines", line={"color": colour, "width": 2}))
+    x, y = {"title": "evaluations"}, {"title": "best so far / optimum", "type": "log"}
+    words = "; ".join(f"{one.space}, {one.strategy}: score {one.score:.3f}" for one in reports)
+    caption = "Lines are medians over the seeds, bands their quartiles."
+    plot = new_plot(560, traces, x, y, legend={"x": 0.99, "y": 0.99, "xanchor": "right"})
+    title = "Best so far over the optimum, by evaluation"
+    write(render_figure(title, Figure("replay", plot, f"{words}.", caption, zoomable=True)), file)

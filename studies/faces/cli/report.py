@@ -35,10 +35,8 @@ def report(
     """Write one HTML file with pictures of studies; it opens offline. Exit code 1 where there is nothing to show."""
     from tunebench.db.connection.database import open_database
     from tunebench.studies.display.report.gather import gather
-    from tunebench.tuner.extras import require_extra
     from tunebench.tuner.files import require_writable
 
-    require_extra("report", "a report", "plotly", "jinja2")
     require_writable(output)
     with open_database(db, read_only=True) as database:
         data = gather(database, kernels or (), study or ())

@@ -174,6 +174,7 @@ class DetailsAnswer(TrialAnswer):
     measurement: Mapping[str, Any] | None
     seconds: Mapping[str, float]
     comparisons: Sequence[Mapping[str, Any]]
+    explanation: Mapping[str, Any] | None
 
 
 class Answer(BaseModel, Generic[Content]):

@@ -146,8 +146,9 @@ class Tools:
     async def explain(
         self, trial: Annotated[int, Field(ge=1, description="The trial's number, as `trials` has it.")]
     ) -> Annotated[CallToolResult, answers.Details]:
-        """Everything about one trial: the gate's stages and what they found, the compiler's log, the samples."""
-        return _result(await self._commands.ask("show", trial=trial))
+        """Everything about one trial: the gate's stages and what they found, the compiler's log, the samples, and where
+        it has a time, what explains it."""
+        return _result(await self._commands.ask("explain", trial=trial, given={"recorded": True}))
 
     def _kernel(self, target: str) -> str:
         """A kernel as a command takes it."""
