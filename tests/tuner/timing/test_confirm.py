@@ -145,6 +145,10 @@ def test_rounds_taken_while_the_device_changed_are_thrown_away() -> None:
     clock = Stepping(after=27 + 5, factor=1.3)
     samples = take_rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, control_of(clock), math.inf)
     assert min(samples["a"]) > 1.2, "a round of the state before is among them"
+    # A change within the second four leaves the first: two calls each, and nine samples of the control.
+    clock = Stepping(after=27 + 8 + 9 + 5, factor=1.3)
+    samples = take_rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, control_of(clock), math.inf)
+    assert [time < 1.2 for time in samples["a"]] == [True] * 4 + [False] * (len(samples["a"]) - 4)
 
 
 def test_a_measurement_is_taken_again_where_the_device_changed_meanwhile() -> None:
@@ -168,6 +172,10 @@ def test_a_call_hopelessly_slower_than_the_best_is_given_up_after_the_probes(mon
     taken, given_up = measure(lambda: HOPELESS + 0.1, SimulatedClock(QUIET, 5), incumbent_ms=1.0)
     assert given_up and len(taken.samples_ms) == PROBES
     taken, given_up = measure(lambda: HOPELESS - 0.1, SimulatedClock(QUIET, 5), incumbent_ms=1.0)
+    assert not given_up and len(taken.samples_ms) > PROBES
+    # One probe that nothing delayed is enough to go on.
+    delayed = iter((9.0, 9.0, 9.0, 9.0, 1.0))
+    taken, given_up = measure(lambda: next(delayed, 1.0), SimulatedClock(QUIET, 5), incumbent_ms=1.0)
     assert not given_up and len(taken.samples_ms) > PROBES
 
 
