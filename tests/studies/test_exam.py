@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks.exam.problems import ExamProblem, problems
 from benchmarks.exam.table import details, geometric_mean, summary
+from known_problems import known_problems
 from sampling import slow_but
 
 import tunebench
@@ -25,7 +26,7 @@ BLOCKS = {"linear": "Linear", "linear_rows": "Linear", "rows": "Rows", "pointwis
 
 
 @pytest.mark.parametrize("problem", slow_but(PROBLEMS[::24], PROBLEMS), ids=lambda one: one.name)
-def test_a_kernel_is_a_few_lines_that_new_writes(problem: ExamProblem, tmp_path: Path) -> None:
+def test_new_writes_a_few_lines_that_tell_problems_apart(problem: ExamProblem, tmp_path: Path) -> None:
     problem = replace(problem, folder=tmp_path)
     made = problem.write()
     if problem.name == "level1_100_hinge_loss":
@@ -37,6 +38,7 @@ def test_a_kernel_is_a_few_lines_that_new_writes(problem: ExamProblem, tmp_path:
     assert model.kernel.name == problem.name
     assert [base.__name__ for base in model.__bases__] == [BLOCKS[problem.group], "Model"]
     assert "tunebench" not in problem.problem.reference
+    assert len(known_problems(model, seed=len(problem.name))) > 3
 
 
 @pytest.mark.slow
