@@ -77,7 +77,7 @@ def is_coarse(configuration: Configuration) -> bool:
 def test_values_and_statistics_are_the_references(path: Path, dtype: str) -> None:
     for mode in ("eval", "train") if "batch_norm" in path.stem else ("eval",):
         given = inputs(path, 37, dtype)
-        for configuration in sample(made(path, mode, dtype), 2, *given):
+        for configuration in sample(made(path, mode, dtype), 2 if dtype == "float32" else 1, *given):
             model = made(path, mode, dtype)
             reference = copy.deepcopy(model).double()
             with torch.no_grad():
