@@ -94,7 +94,7 @@ def test_numbers_that_change_after_compiling(name: str) -> None:
     assert program.operators == [[f"{name}_inference"]] * 2, "the second value makes it a variable"
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", slow_but(["gemm_scale_bn"], SOME))
 def test_gradients_of_a_compiled_model(name: str) -> None:
     model, tuned, inputs = pair(name, training=True)
     program = Compiled(tuned)
