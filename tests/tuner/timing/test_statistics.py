@@ -51,7 +51,7 @@ def test_drift_that_both_share_does_not_move_a_speedup() -> None:
 
 @pytest.mark.parametrize("confidence", [0.95, 0.99])
 def test_ranks_are_those_of_the_exact_binomial_distribution(confidence: float) -> None:
-    for count in (2, 5, 6, 7, 8, 9, 20, 33, 160, 1001):
+    for count in (2, 5, 6, 7, 8, 9, 20, 33, 160, 401):
         _, low, high = median_interval(range(1, count + 1), confidence)
         below = [Fraction(sum(math.comb(count, i) for i in range(rank)), 2**count) for rank in range(count // 2 + 1)]
         outside = Fraction(1 - confidence) / 2
