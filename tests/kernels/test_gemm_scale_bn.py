@@ -54,7 +54,7 @@ def assert_same_state(one: nn.Module, other: nn.Module, *, rtol: float = 1e-5, a
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "configuration"),
-    [(mode, configuration) for mode in ("eval", "train") for configuration in sample(12, mode)],
+    [(mode, configuration) for mode in ("eval", "train") for configuration in sample(8, mode)],
     ids=str,
 )
 def test_every_configuration_and_number_of_rows(mode: str, configuration: Configuration) -> None:

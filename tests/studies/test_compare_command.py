@@ -116,7 +116,7 @@ ModelNew = type("ModelNew", (Model,), {})
         (LAZY, "structure"),
         (BY_POINTER, ""),
         (WHEN_NOT_TIMED, "after timing"),
-        (OTHER_CLOCK, "clock"),
+        pytest.param(OTHER_CLOCK, "clock", marks=pytest.mark.slow),
     ],
 )
 def test_a_file_that_only_seems_faster_is_refused(run: CommandLine, file: Path, model: str, stage: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks.exam.problems import ExamProblem, problems
 from benchmarks.exam.table import details, geometric_mean, summary
+from known_problems import known_problems
 from sampling import slow_but
 
 import tunebench
@@ -17,15 +18,15 @@ from tunebench.kernels.runtime.registry import import_model
 PROBLEMS = problems(Path(), small=True)
 OF_THEMSELVES = "level1_32_hardtanh"
 """Of numbers between 0 and 1 it is the number itself: a copy of the input would do for what KernelBench draws."""
-SAMPLE = [one for one in PROBLEMS if one.name == OF_THEMSELVES] + random.Random(0).sample(PROBLEMS, 2)
-"""The others are as quick to ask: `python -m tests.benchmarks.exam.check`."""
+SAMPLE = [one for one in PROBLEMS if one.name == OF_THEMSELVES] + random.Random(0).sample(PROBLEMS, 1)
+"""The others are asked by `python -m tests.benchmarks.exam.check`."""
 
 
 BLOCKS = {"linear": "Linear", "linear_rows": "Linear", "rows": "Rows", "pointwise": "Pointwise", "convolution": "Conv"}
 
 
 @pytest.mark.parametrize("problem", slow_but(PROBLEMS[::24], PROBLEMS), ids=lambda one: one.name)
-def test_a_kernel_is_a_few_lines_that_new_writes(problem: ExamProblem, tmp_path: Path) -> None:
+def test_new_writes_a_few_lines_that_tell_problems_apart(problem: ExamProblem, tmp_path: Path) -> None:
     problem = replace(problem, folder=tmp_path)
     made = problem.write()
     if problem.name == "level1_100_hinge_loss":
@@ -37,6 +38,7 @@ def test_a_kernel_is_a_few_lines_that_new_writes(problem: ExamProblem, tmp_path:
     assert model.kernel.name == problem.name
     assert [base.__name__ for base in model.__bases__] == [BLOCKS[problem.group], "Model"]
     assert "tunebench" not in problem.problem.reference
+    assert len(known_problems(model, seed=len(problem.name))) > 3
 
 
 @pytest.mark.slow

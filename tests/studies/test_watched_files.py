@@ -107,8 +107,9 @@ def test_a_study_ends_where_the_reference_does_not_answer(
     monkeypatch.setenv(VARIABLE, "10")
     ran = run("tune", folder, "--trials", "1", "--seconds", "5")
     assert "the reference does not answer" in ran.error and expected in ran.error
-    examined = run("doctor", folder)
-    assert examined.code == 1 and expected in examined.out
+    if "sleep" not in text:  # doctor would wait as long again
+        examined = run("doctor", folder)
+        assert examined.code == 1 and expected in examined.out
 
 
 def test_the_bound_is_a_number_of_seconds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,6 @@ import contextlib
 import inspect
 import math
 import operator
-import random
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +15,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
 
+from tunebench.kernels.runtime.random_state import host_state
 from tunebench.studies.writing.new.named_numbers import named_numbers
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.reference import Reference
@@ -203,25 +202,19 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
             if not name.startswith("_")
         }
 
-    before, drawn = state(), _drawn()
+    before, drawn = state(), host_state()
     yield
     after = state()
     for name in before | after:
         one, other = before.get(name), after.get(name)
         if one is not other and not (isinstance(one, list) and isinstance(other, list) and _alike(one, other)):
             raise UserError(f"forward changes its attribute '{name}'")
-    if drawn != _drawn():
+    if drawn != host_state():
         raise UserError("forward draws random numbers from another generator than torch's")
 
 
 def _alike(one: Sequence[object], other: Sequence[object]) -> bool:
     return len(one) == len(other) and all(left is right for left, right in zip(one, other, strict=True))
-
-
-def _drawn() -> list[str]:
-    """The state of the generators that a trace runs for real."""
-    numpy = sys.modules.get("numpy")
-    return [repr(random.getstate()), "" if numpy is None else repr(numpy.random.get_state(legacy=True))]
 
 
 def _note_training(graph: fx.Graph, in_training: fx.Graph) -> None:

@@ -56,6 +56,9 @@ def test_what_was_recorded_is_not_had_either(log: StudyLog, other: DatabaseProce
     assert log.record(correct(1)) == 0
     assert not other.claim(0, 1)
     assert not log.claim(configuration(1))
+    # Who had begun with it all the same adds nothing.
+    assert log.record(correct(1, 0.5)) is None
+    assert log.record(correct(2)) == 1
 
 
 def test_devices_of_one_model_share_a_study_and_each_trial_knows_its_own(database: Database, log: StudyLog) -> None:

@@ -42,6 +42,15 @@ def test_two_devices(filled: Database) -> None:
     assert compared(filled, "architecture=sm_80", "architecture=sm_90") == [("NVIDIA H200", round(1 / 3, 6), False)]
 
 
+def test_of_several_devices_the_fastest_stands_for_a_side_and_a_confirmed_one_before_it(filled: Database) -> None:
+    log = open_study(filled, replace(STUDY, device=replace(H200, name="NVIDIA H100")), ENVIRONMENT)
+    log.record(correct(0, 1.7))
+    assert compared(filled, "architecture=sm_80", "architecture=sm_90") == [("NVIDIA H200", round(1 / 3, 6), False)]
+    log.conclude(comparison(0))
+    ((device, *_),) = compared(filled, "architecture=sm_80", "architecture=sm_90")
+    assert device == "NVIDIA H100"
+
+
 def test_two_versions_are_compared_on_the_same_device_and_source(filled: Database) -> None:
     expected = [("NVIDIA A100", 1.2, True), ("NVIDIA H200", 1.2, True)]
     assert sorted(compared(filled, "torch=2.9", "torch=2.11")) == expected

@@ -16,6 +16,7 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.look_up import known_best
 from tunebench.db.queries.trials import best
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError
+from tunebench.tuner.result import CacheRegime
 from tunebench.tuner.versions import Versions
 
 ASKED = (STUDY.kernel, STUDY.source_digest, PROBLEM.dtype, STUDY.device.architecture)
@@ -36,6 +37,15 @@ def test_it_finds_what_best_says(database: Database) -> None:
         assert one.over_reference == (ratio and (ratio.value, ratio.low, ratio.high))
     assert any(one.over_reference for one in found)
     assert not known_best("another", *ASKED[1:], place_of(database))
+
+
+def test_confirmed_ones_come_first_then_those_with_cold_caches_then_the_newer(database: Database) -> None:
+    for size, regime in ((1, CacheRegime.COLD), (2, CacheRegime.COLD), (3, CacheRegime.COLD), (4, CacheRegime.WARM)):
+        log = open_study(database, replace(STUDY, problem=replace(PROBLEM, axes={"n": size})), ENVIRONMENT)
+        log.record(correct(0, regime=regime))
+        if size == 1:
+            log.conclude(comparison(0))
+    assert [one.problem.axes["n"] for one in known_best(*ASKED, place_of(database))] == [1, 3, 2, 4]
 
 
 def test_a_file_and_its_url_give_the_same(empty_file: Path, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ with open_database(sys.argv[1], read_only=True) as database:
     for sql in json.loads(pathlib.Path(sys.argv[2]).read_text()):
         began = time.monotonic()
         try:
-            ending = f"{len(ask(database, sql, seconds=0.7).rows)} rows"
+            ending = f"{len(ask(database, sql, seconds=0.3).rows)} rows"
         except UserError as error:
             ending = str(error)
         print(json.dumps([ending, time.monotonic() - began]))

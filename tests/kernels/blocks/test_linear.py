@@ -29,6 +29,7 @@ def __init__(self, features=12):
 def forward(self, x):
     return {body}
 """
+FUSED = ("batch_norm_softmax", "group_norm_hardtanh", "residual_batch_norm", "swish_scale")
 FORMS = {
     "softmax": "F.softmax({}, 1)",
     "log_softmax": "F.log_softmax({}, 1)",
@@ -76,7 +77,7 @@ def is_coarse(configuration: Configuration) -> bool:
 def test_values_and_statistics_are_the_references(path: Path, dtype: str) -> None:
     for mode in ("eval", "train") if "batch_norm" in path.stem else ("eval",):
         given = inputs(path, 37, dtype)
-        for configuration in sample(made(path, mode, dtype), 2, *given):
+        for configuration in sample(made(path, mode, dtype), 2 if dtype == "float32" else 1, *given):
             model = made(path, mode, dtype)
             reference = copy.deepcopy(model).double()
             with torch.no_grad():
@@ -93,7 +94,9 @@ def test_values_and_statistics_are_the_references(path: Path, dtype: str) -> Non
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_nvrtc_builds_every_product(nvrtc: NvrtcCompiler, path: Path) -> None:
     kernel = import_model(str(path)).kernel
-    for product, dtype in (("fused", "float32"), ("parts", "float32"), ("fp32", "float16")):
+    # The fused product takes seconds to compile: one of each kind of epilogue has it.
+    others = [("parts", "float32"), ("fp32", "float16")]
+    for product, dtype in [("fused", "float32")] if path.stem in FUSED else others:
         configuration = Configuration({**kernel.space.default, "product": product})
         built = nvrtc.compile(kernel.variant(configuration, Problem({}, dtype), "sm_90"))
         assert built.code.startswith(b"\x7fELF"), (product, dtype)

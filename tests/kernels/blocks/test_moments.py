@@ -45,9 +45,9 @@ def tiles_of(values: torch.Tensor, columns: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("normalisation", "rows", "features", "columns"),
     [
-        *(("per_element", 2, 5, 128), ("per_element", 1100, 33, 256)),
-        *(("reciprocal", 300, 40, 128), ("reciprocal", 512, 64, 256)),
-        *(("folded", 1100, 33, 256), ("folded", 300, 40, 128)),
+        ("per_element", 2, 5, 128),
+        ("reciprocal", 300, 40, 128),
+        ("folded", 1100, 33, 256),
     ],
 )
 def test_joined_moments_are_what_a_pass_finds(normalisation: str, rows: int, features: int, columns: int) -> None:

@@ -6,17 +6,25 @@ from pathlib import Path
 
 import pytest
 from one_file import write
-from test_rows import LAYER, LAYER_BLOCK, LOGSUMEXP, LOGSUMEXP_BLOCK, RMS, RMS_BLOCK, SOFTMAX, SOFTMAX_BLOCK
+from test_rows import LAYER, LAYER_BLOCK, SOFTMAX, SOFTMAX_BLOCK
 
 from tunebench.studies.checking.check import check
 from tunebench.studies.checking.request import CheckRequest
 
-MADE = "\ndef get_init_inputs():\n    return [33]\n"
+MADE = """
+def get_init_inputs():
+    return [33]
+
+def get_inputs():
+    return [torch.randn(6, 33), torch.randn(6, 33)]
+"""
 CASES = {
     "softmax": (SOFTMAX, SOFTMAX_BLOCK, ""),
-    "rms": (RMS, RMS_BLOCK, MADE),
-    "layer": (LAYER, LAYER_BLOCK, f"{MADE}\ndef get_inputs():\n    return [torch.randn(6, 33), torch.randn(6, 33)]\n"),
-    "logsumexp": (LOGSUMEXP, LOGSUMEXP_BLOCK, ""),
+    "layer": (
+        LAYER,
+        LAYER_BLOCK,
+        MADE,
+    ),
 }
 
 

@@ -23,7 +23,8 @@ from tunebench.kernels.runtime.policy import Policy
 from tunebench.kernels.runtime.traced_call import operands
 from tunebench.kernels.runtime.tuned_module import TunedModule
 
-SOME = slow_but(["conv_min_add_mul", "gemm_scale_bn"], KERNELS)
+SOME = ["conv_min_add_mul", "gemm_scale_bn"]
+"""Kernels with a buffer and without, for what is the same for all."""
 ELSEWHERE = "gemm_scale_bn"
 """The kernel whose exported program another process loads."""
 
@@ -66,7 +67,7 @@ def several(inputs: tuple[Any, ...], times: int) -> tuple[Any, ...]:
     return (torch.cat([inputs[0]] * times), *inputs[1:])
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", slow_but(SOME, KERNELS))
 def test_compiled_at_one_shape_then_at_any(name: str) -> None:
     model, tuned, inputs = pair(name)
     program = Compiled(tuned)
@@ -93,7 +94,7 @@ def test_numbers_that_change_after_compiling(name: str) -> None:
     assert program.operators == [[f"{name}_inference"]] * 2, "the second value makes it a variable"
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", slow_but(["gemm_scale_bn"], SOME))
 def test_gradients_of_a_compiled_model(name: str) -> None:
     model, tuned, inputs = pair(name, training=True)
     program = Compiled(tuned)
@@ -315,7 +316,7 @@ def test_transforms_inside_a_program_take_the_reference(name: str) -> None:
     assert not tuned.choices
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", slow_but(SOME, KERNELS))
 @pytest.mark.parametrize("training", [False, True])
 def test_opcheck(name: str, training: bool) -> None:
     _, tuned, inputs = pair(name, training=training)

@@ -28,7 +28,7 @@ from tunebench.studies.tuning.study_file import read_study_file
 from tunebench.studies.tuning.tune import resolve
 from tunebench.studies.writing.kernelbench import bench_problems
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device
+from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
@@ -78,6 +78,12 @@ def test_the_problem_counts_before_the_device_and_the_device_before_another(kern
     assert block_size_for(kernel, 1000, H200) == 32
     assert block_size_for(kernel, 1000, H100) == 64
     assert block_size_for(kernel, 5000, H200) == 128
+
+
+def test_a_study_begins_with_what_won_on_its_kind_of_device_alone(kernel: Kernel) -> None:
+    write_file(kernel, H200.name, H200.architecture, [result(1000, 32)])
+    assert len(shipped_studies(kernel, Problem({"n": 1000}), A100)) == 1
+    assert not shipped_studies(kernel, Problem({"n": 1000}), find_device("cpu"))
 
 
 def test_an_edited_kernel_is_never_served_its_old_results(kernel: Kernel) -> None:

@@ -14,8 +14,6 @@ INT8: Mapping[str, Value] = {"weight_parts": "int8", "split_threads": 512, "sum_
 VARIANTS: Mapping[str, tuple[str, Mapping[str, Value]]] = {
     "split on the way": ("train", {"statistics_in": "memory"}),
     "statistics in the epilogue": ("train", {"statistics_in": "epilogue"}),
-    "parts": ("eval", INT8),
-    "parts beside": ("eval", {**INT8, "weight_split": "beside"}),
     "parts beside, statistics in the epilogue": (
         "train",
         {**INT8, "weight_split": "beside", "statistics_in": "epilogue"},

@@ -143,7 +143,11 @@ def test_a_file_builds_nothing_without_a_gpu_or_without_nvcc(
     [
         ("scalar_mul", {"grid": "stride"}),
         ("conv_min_add_mul", {"convolution": "strict", "convolution_layout": "channels_last"}),
-        ("gemm_scale_bn", {"product": "parts", "pieces": 2, "normalisation": "folded"}),
+        pytest.param(
+            "gemm_scale_bn",
+            {"product": "parts", "pieces": 2, "normalisation": "folded"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_host_code_of_a_file_runs_its_kernels(name: str, values: dict[str, Any]) -> None:

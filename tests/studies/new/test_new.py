@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from command_line import CommandLine
+from sampling import slow_but
 
 import tunebench
 from tunebench.kernels.runtime.registry import import_model
@@ -471,7 +472,7 @@ def test_the_command_writes_what_the_gate_passes(run: CommandLine, tmp_path: Pat
     assert report.verdict.passed, report
 
 
-@pytest.mark.parametrize("block", ["conv", "linear", "pointwise", "rows"])
+@pytest.mark.parametrize("block", slow_but(["pointwise", "rows"], ["conv", "linear", "pointwise", "rows"]))
 def test_a_sample_of_each_block_is_a_kernel(block: str, tmp_path: Path) -> None:
     made = tunebench.new(tmp_path / "sample", block=block)
     assert (made.block.lower(), made.left) == (block, ())

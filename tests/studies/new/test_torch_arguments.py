@@ -44,7 +44,8 @@ def get_init_inputs():
 """
 
 NAMES = sorted({*OPERATIONS, *BINARY, *CLAMPS, *EXTREMES, *SAME, *CASTS, *_TAKES, "gelu", "pow"} - {"identity"})
-PLACES = ("torch.{}(x", "nn.functional.{}(x", "torch.linalg.{}(x", "operator.{}(x", "x.{}(", "(x * 1).{}_(")
+FUNCTIONS_OF = ("torch.{}(x", "nn.functional.{}(x", "torch.linalg.{}(x")
+OTHERWISE = ("operator.{}(x", "x.{}(", "(x * 1).{}_(")
 BY_NAME = {
     "other": ("y", "0.5", "self.number"),
     "exponent": ("y", "2", "3", "0.5"),
@@ -85,7 +86,7 @@ def _arguments(name: str) -> list[str]:
 def _calls(name: str) -> Iterator[str]:
     """Calls of an operation: with each value of each argument by its name and by position, and of two arguments.
 
-    What two arguments make of each other is asked of functions; methods and operators have the same schemas.
+    Methods and operators have the schemas of functions: they are asked with one value of each argument.
     """
     values = {one: BY_NAME.get(one, BY_TYPE) for one in _arguments(name)}
     named = [[f"{one}={value}" for value in options] for one, options in values.items()]
@@ -95,7 +96,11 @@ def _calls(name: str) -> Iterator[str]:
         for one, other in itertools.combinations(named, 2)
         for pair in zip(one, other[::-1], strict=False)
     ]
-    for place, arguments in [*itertools.product(PLACES, given), *itertools.product(PLACES[:3], pairs)]:
+    once = ["", *(options[0] for options in named), *(options[0] for options in values.values()), "y, 2"]
+    for place, arguments in [
+        *itertools.product(FUNCTIONS_OF, [*given, *pairs]),
+        *itertools.product(OTHERWISE, dict.fromkeys(once)),
+    ]:
         if name == "l1_loss" and "weight" in arguments:
             continue  # torch does not tell a trace of it; what is written is run, and found to be something else
         joint = ", " if arguments and not place.endswith("(") else ""

@@ -57,10 +57,8 @@ def verdict_on(
 @pytest.mark.parametrize(
     ("parts", "is_exact"),
     [
-        ({"part_type": "bf16", "pieces": 1}, False),
         ({"part_type": "bf16", "pieces": 16}, False),
         ({"part_type": "fp16", "corrections": "int8", "pieces": 8}, False),
-        ({"part_type": "fp16", "pieces": 8}, True),
         ({"part_type": "fp16", "pieces": 16}, True),
     ],
     ids=str,

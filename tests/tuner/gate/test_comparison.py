@@ -1,9 +1,12 @@
 """Error figures against the float64 reference."""
 
+import itertools
+
 import pytest
 import torch
 
 from tunebench.tuner.gate.comparison import compare, scale_of
+from tunebench.tuner.gate.memory import checksum
 
 
 def test_error_figures_are_relative_to_the_row() -> None:
@@ -74,3 +77,13 @@ def test_what_stands_beside_a_fill_is_judged_by_its_own_size() -> None:
     wrong[0, 1] *= 1.01
     figures = compare(wrong, expected, scale_of(expected), 1e-4)
     assert figures.first_wrong_index == 1 and figures.max_relative > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_no_two_elements_change_places_unseen(dtype: torch.dtype) -> None:
+    tensor = torch.arange(45).to(dtype)
+    before = checksum(tensor)
+    for one, other in itertools.combinations(range(45), 2):
+        changed = tensor.clone()
+        changed[[one, other]] = tensor[[other, one]]
+        assert not torch.equal(checksum(changed), before), (one, other)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from broken_modules import BROKEN_MODULES, ROOT
-from in_process import CPU, stages_of
+from in_process import CPU, refusals, stages_of
+from torch import nn
 
 from tunebench.tuner.gate.case import expect
 from tunebench.tuner.gate.effort import Limit, elements_made
@@ -248,3 +249,17 @@ def test_the_gradients_of_train_mode_are_asked_whatever_the_mode() -> None:
     refused = stages_of(text, "training", Mode.EVAL)[-1]
     assert refused.detail.startswith("gradients of two steps in train mode: it draws other random numbers"), refused
     assert stages_of(broken.sound, "training", Mode.EVAL)[-1].passed
+
+
+def test_a_loss_that_vanishes_is_asked_for_the_size_that_it_has_elsewhere() -> None:
+    """Of two vectors that are one, 1 less their cosine is a rounding error, and each way has its own."""
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return (1 - nn.functional.cosine_similarity(x, y, dim=1)).mean()
+
+    class ModelNew(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return (1 - (x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1)).clamp_min(1e-8)).mean()
+
+    assert not refusals(Model, ModelNew, lambda: [torch.rand(12, 37), torch.rand(12, 37)])

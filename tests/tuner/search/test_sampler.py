@@ -73,8 +73,7 @@ def run(sampler: PoolSampler, study: Study, trials: int, batch: int = 1) -> list
     return asked
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("strategy", SAMPLERS)
+@pytest.mark.parametrize(("strategy", "batch"), [("gp", 1), *((name, 4) for name in SAMPLERS)])
 def test_asks_every_configuration_once_and_then_says_so(strategy: str, batch: int) -> None:
     space = small_space()
     sampler = make_sampler(strategy, space)

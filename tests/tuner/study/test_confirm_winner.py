@@ -51,6 +51,7 @@ def test_a_sound_winner_is_right_there_too(
     assert report.outcome.confirmed == f"right across the boundary, at {sizes}"
 
 
+@pytest.mark.slow
 def test_a_configuration_that_serves_no_smaller_size_is_asked_at_its_own(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_configuration_that_serves_no_smaller_size_is_asked_at_its_own(
     assert report.outcome.confirmed == "right across the boundary, at its own sizes", rows
 
 
+@pytest.mark.slow
 def test_where_reduced_sizes_tell_nothing_others_are_asked(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -14,8 +15,17 @@ from tests.benchmarks.statistics import SCENARIOS, Scenario, SimulatedClock, sim
 
 from tunebench.tuner.device import find_device
 from tunebench.tuner.result import CONTROL, TIED, Decision, Ratio
-from tunebench.tuner.timing.confirm import MOST_ROUNDS, MOST_SERIES, confirm, take_rounds, tells, winner_of
-from tunebench.tuner.timing.measure import HOPELESS, PROBES, Call, Control, measure, measure_steadily
+from tunebench.tuner.timing.confirm import (
+    MOST_ROUNDS,
+    MOST_SERIES,
+    confirm,
+    longest_seconds,
+    most_seconds,
+    take_rounds,
+    tells,
+    winner_of,
+)
+from tunebench.tuner.timing.measure import HOPELESS, MAX_SAMPLES, PROBES, Call, Control, measure, measure_steadily
 from tunebench.tuner.timing.statistics import control_ratio, speedup
 
 RECORDED = Path(__file__).parent / "recorded_rounds.json"
@@ -145,6 +155,10 @@ def test_rounds_taken_while_the_device_changed_are_thrown_away() -> None:
     clock = Stepping(after=27 + 5, factor=1.3)
     samples = take_rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, control_of(clock), math.inf)
     assert min(samples["a"]) > 1.2, "a round of the state before is among them"
+    # A change within the second four leaves the first: two calls each, and nine samples of the control.
+    clock = Stepping(after=27 + 8 + 9 + 5, factor=1.3)
+    samples = take_rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, control_of(clock), math.inf)
+    assert [time < 1.2 for time in samples["a"]] == [True] * 4 + [False] * (len(samples["a"]) - 4)
 
 
 def test_a_measurement_is_taken_again_where_the_device_changed_meanwhile() -> None:
@@ -169,6 +183,17 @@ def test_a_call_hopelessly_slower_than_the_best_is_given_up_after_the_probes(mon
     assert given_up and len(taken.samples_ms) == PROBES
     taken, given_up = measure(lambda: HOPELESS - 0.1, SimulatedClock(QUIET, 5), incumbent_ms=1.0)
     assert not given_up and len(taken.samples_ms) > PROBES
+    # One probe that nothing delayed is enough to go on.
+    delayed = iter((9.0, 9.0, 9.0, 9.0, 1.0))
+    taken, given_up = measure(lambda: next(delayed, 1.0), SimulatedClock(QUIET, 5), incumbent_ms=1.0)
+    assert not given_up and len(taken.samples_ms) > PROBES
+
+
+@pytest.mark.parametrize("other", [0.9, 1.1])
+def test_sampling_goes_on_while_either_side_of_the_interval_is_wide(other: float) -> None:
+    times = itertools.cycle((1.0, 1.0, other, other, 1.0))
+    taken, _ = measure(lambda: next(times), SimulatedClock(Scenario("still", 0.0, noise=0.0), 0))
+    assert taken.median_ms == 1.0 and len(taken.samples_ms) >= MAX_SAMPLES
 
 
 def series(ratio: float, rounds: int = 40, wobble: float = 0.001) -> tuple[float, ...]:
@@ -223,6 +248,24 @@ def test_rounds_in_which_the_twin_differs_are_taken_once_more() -> None:
     samples = confirm({"a": lambda: 1.0}, "a", twin, clock, control_of(clock), math.inf)
     assert control_ratio(samples, "a").decision is Decision.FASTER
     assert len(asked) == 2 + 2 * len(samples["a"])  # warm-up, and twice as many rounds as are kept
+
+
+def test_deadlines_have_time_for_all_series() -> None:
+    class Counting(Control):
+        settled = 0
+
+        def settle(self) -> None:
+            super().settle()
+            self.settled += 1
+
+    clock = SimulatedClock(QUIET, 4)
+    control = Counting(find_device("cpu"), clock, lambda: 0.1)
+
+    def twin() -> float:
+        return 0.8 if control.settled <= 1 else 1.0  # it differs in the first series, which is taken once more
+
+    confirm({"a": lambda: 1.0}, "a", twin, clock, control, math.inf, is_decided=lambda _: False)
+    assert control.settled * most_seconds() == longest_seconds()
 
 
 @pytest.mark.parametrize("name", json.loads(RECORDED.read_text(encoding="utf-8")))

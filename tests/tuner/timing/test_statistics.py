@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tunebench.tuner.timing.statistics import median_interval, samples_needed, speedup
+from tunebench.tuner.result import CONTROL
+from tunebench.tuner.timing.statistics import control_of, median_interval, samples_needed, speedup
 
 
 @pytest.mark.parametrize("count", [8, 15, 40])
@@ -50,7 +51,7 @@ def test_drift_that_both_share_does_not_move_a_speedup() -> None:
 
 @pytest.mark.parametrize("confidence", [0.95, 0.99])
 def test_ranks_are_those_of_the_exact_binomial_distribution(confidence: float) -> None:
-    for count in (2, 5, 6, 7, 8, 9, 20, 33, 160, 1001):
+    for count in (2, 5, 6, 7, 8, 9, 20, 33, 160, 401):
         _, low, high = median_interval(range(1, count + 1), confidence)
         below = [Fraction(sum(math.comb(count, i) for i in range(rank)), 2**count) for rank in range(count // 2 + 1)]
         outside = Fraction(1 - confidence) / 2
@@ -61,3 +62,12 @@ def test_ranks_are_those_of_the_exact_binomial_distribution(confidence: float) -
 def test_a_million_samples_take_no_numbers_of_a_million_digits() -> None:
     _, low, high = median_interval(range(1, 1_000_001))
     assert (low, high) == (499_020, 500_981)  # 500,000 ∓ 1.96 · √(10⁶) / 2
+
+
+def test_the_control_is_a_copy_of_the_default_and_of_the_reference_where_there_is_none() -> None:
+    samples = {"reference": (4.0,) * 9, "default": (2.0,) * 9, CONTROL: (1.0,) * 9}
+    for left_out, ratio in (((), 2.0), (("default",), 4.0)):
+        control = control_of({name: times for name, times in samples.items() if name not in left_out})
+        assert control is not None and control.value == ratio
+    assert control_of({"best": (1.0,) * 9, CONTROL: (1.0,) * 9}) is None
+    assert control_of({"default": (1.0,) * 9}) is None

@@ -14,6 +14,8 @@ from tunebench.tuner.result import Baseline, Comparison
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 
+pytestmark = pytest.mark.slow
+
 
 class Doubled(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -25,7 +27,6 @@ class Refusing(nn.Module):
         raise RuntimeError(f"no such thing\nas {x.dim()}")
 
 
-@pytest.mark.slow
 def test_a_compiled_reference_computes_the_same() -> None:
     compiled = compile_reference(Doubled(), (torch.ones(64),))
     assert torch.equal(compiled(torch.full((64,), 3.0)), torch.full((64,), 6.0))
@@ -49,7 +50,6 @@ def comparison_of(factory: type[TunedModule]) -> Comparison:
     return evaluator.compare([(configuration, build)], (configuration, build), configuration)
 
 
-@pytest.mark.slow
 def test_a_study_compares_with_torch_compile_where_that_is_wanted(write_kernel: WriteKernel) -> None:
     comparison = comparison_of(write_kernel())
     assert comparison.speedups[Baseline.COMPILED].low > 0
