@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 OBJECTS = {
     "Tune": "tune sweep StudyReport SweepReport Swept",
-    "Ask": "best trials misses connect Rows BestRow TrialRow MissRow Database",
+    "Ask": "best trials misses explain connect Rows BestRow TrialRow MissRow Explanation Database",
     "Check and compare": "check compare regress CheckReport CompareReport RegressReport",
     "Write and load": "new load export warm bundle NewKernel use_bundle",
     "In programs": "set_policy use_policy set_accuracy use_accuracy Policy save_choices load_choices record_misses",

@@ -203,11 +203,3 @@ def test_links_lead_somewhere() -> None:
 def test_the_reference_of_the_command_line_is_up_to_date() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert text == reference(), "run: python -m tunebench.studies.faces.cli.reference > docs/cli.md"
-
-
-def test_figures_of_the_readme_are_those_recorded() -> None:
-    recorded = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
-    table = (ROOT / "README.md").read_text(encoding="utf-8").split("| what it computes |")[1].split("![")[0]
-    figures = re.findall(r"[\d.]+ \[[\d., ]+\]", table)
-    assert len(figures) >= 16
-    assert [figure for figure in figures if figure not in recorded] == []

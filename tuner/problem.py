@@ -97,7 +97,7 @@ class Problem:
 
     @property
     def objective(self) -> Objective:
-        """What a study of it minimises."""
+        """The figure that a study of it minimises."""
         found = self.options.get(OBJECTIVE_OPTION, Objective.TIME)
         return Objective(found) if found in list(Objective) else Objective.TIME
 

@@ -117,7 +117,7 @@ def _ask_file(file: Path, sql: str, limit: int | None, seconds: float) -> _Found
 
 
 def _refusal(file: Path, seconds: float, type: str, message: str, code: str) -> UserError:
-    """What ended the process's question, in one line."""
+    """Say in one line why the process's question ended."""
     if type == TooLargeError.__name__:
         return _too_large()
     if type == MemoryError.__name__:

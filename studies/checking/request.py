@@ -14,7 +14,6 @@ from tunebench.studies.request.options import (
     HOW_WRONG,
     OF_DATACLASS,
     Compiler,
-    Declaration,
     Declared,
     Device,
     Dtype,

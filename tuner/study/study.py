@@ -539,7 +539,7 @@ class StudyRun:
             self._study.add_trial(past_trial(past.configuration, state, self._cost(past)))
 
     def _cost(self, trial: PastTrial) -> float | None:
-        """What the search minimises, of one trial; None where it was not measured."""
+        """Return the figure that the search minimises, of one trial; None where it was not measured."""
         cost = trial.cost(self._objective)
         return cost if math.isfinite(cost) else None
 
