@@ -185,7 +185,7 @@ class _PlainLines:
         finished = progress.done >= progress.planned and progress.here > 0
         if progress.phase is not None and progress.phase != self._phase:
             self._phase = progress.phase
-            say(self._console, f"  {progress.phase}")
+            say(self._console, f"  {_phase(progress)}")
         elif finished or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             say(self._console, f"  {progress.done}/{progress.planned} {describe(progress)}")
@@ -199,9 +199,14 @@ def describe(progress: Progress) -> str:
         if progress.default_ms:
             parts.append(f"{progress.default_ms / progress.best_ms:.2f}× default")
     if progress.phase is not None:
-        return ", ".join([*parts, progress.phase])
+        return ", ".join([*parts, _phase(progress)])
     if progress.here:
         parts.append(f"{progress.per_second:.1f} variants/s")
     if progress.seconds_left is not None:
         parts.append(f"{progress.seconds_left:.0f} s left")
     return ", ".join(parts)
+
+
+def _phase(progress: Progress) -> str:
+    bound = progress.phase_seconds
+    return f"{progress.phase}" + ("" if bound is None else f" (at most {bound:.0f} s)")

@@ -31,6 +31,7 @@ from tunebench.tuner.study.evaluate import Finalist, Leaders
 from tunebench.tuner.study.executor import Building, Executor
 from tunebench.tuner.study.history import PastTrial, TrialLog
 from tunebench.tuner.study.pending import Pending
+from tunebench.tuner.timing.confirm import longest_seconds
 from tunebench.tuner.users_code import UsersCodeError
 
 FINALISTS = 5
@@ -93,6 +94,7 @@ class Progress:
         best_ms, default_ms: medians so far; None before there is one.
         last: the result that was just recorded; None at the start, and where nothing was.
         phase: None while it searches.
+        phase_seconds: the longest that the phase may take; None where nothing bounds it.
         lost: see `Outcome`.
     """
 
@@ -104,6 +106,7 @@ class Progress:
     default_ms: float | None
     last: TrialResult | None
     phase: Phase | None = None
+    phase_seconds: float | None = None
     lost: tuple[str, ...] = ()
 
     @property
@@ -225,7 +228,13 @@ class StudyRun:
             finally:
                 self._log.release()
             comparison = self._conclude(
-                lambda phase: report(replace(self._progress(already, budget, None), phase=phase))
+                lambda phase: report(
+                    replace(
+                        self._progress(already, budget, None),
+                        phase=phase,
+                        phase_seconds=longest_seconds() if phase is Phase.COMPARING else None,
+                    )
+                )
             )
         except KeyboardInterrupt:
             ending = Ending.INTERRUPTED
