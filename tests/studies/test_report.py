@@ -25,7 +25,7 @@ from tunebench.studies.display.report import gather as gathering
 from tunebench.studies.display.report.gather import StudyData, gather
 from tunebench.studies.display.report.page import render, write
 from tunebench.studies.display.report.style import number, ratio_text, time_unit
-from tunebench.studies.display.report.view import overview_table
+from tunebench.studies.display.report.tables import overview_table
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.tune import resolve, tune
 from tunebench.tuner.build import CompilerName

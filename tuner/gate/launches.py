@@ -50,8 +50,9 @@ class ShapeRecorder(LoadedModule):
     ) -> None:
         """Keep the size of a launch, then do it."""
         asked = self._module.as_launched(DriverLaunch(self._build, entry_point, threads, arguments, shared))
-        sizes = math.prod(dim3(blocks)), math.prod(dim3(asked.threads))
-        self.shapes[LaunchShape(asked.entry_point, *sizes, asked.shared)] = None
+        if asked.threads is not None:  # as Triton's interpreter has none
+            sizes = math.prod(dim3(blocks)), math.prod(dim3(asked.threads))
+            self.shapes[LaunchShape(asked.entry_point, *sizes, asked.shared)] = None
         self._module.launch(entry_point, blocks, threads, arguments, shared)
 
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:

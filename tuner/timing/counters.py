@@ -28,7 +28,7 @@ LIMITS = {
     "launch__occupancy_limit_registers": "registers",
     "launch__occupancy_limit_shared_mem": "shared memory",
     "launch__occupancy_limit_warps": "threads",
-    "launch__occupancy_limit_blocks": "blocks",
+    "launch__occupancy_limit_blocks": "the device itself",
 }
 """Blocks that a multiprocessor holds at most, by what bounds them."""
 
@@ -49,7 +49,7 @@ METRICS = {
     **{name: f"{words}, % of peak" for name, words in PEAKS.items()},
     "lts__t_sector_hit_rate.pct": "L2 hits, %",
     OCCUPANCY: "occupancy achieved, %",
-    **{name: f"blocks by {words}" for name, words in LIMITS.items()},
+    **{name: f"blocks allowed by {words}" for name, words in LIMITS.items()},
     **{name: f"warps waiting for {words}" for name, words in STALLS.items()},
 }
 """The counters that are read, by Nsight Compute's names, in words."""

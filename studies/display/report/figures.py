@@ -7,21 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tunebench.db.queries.rows import TrialRow
-from tunebench.studies.display.report import analysis, style
-from tunebench.studies.display.report.analysis import Grid, Marginal, best_so_far, value_text, values_of
+from tunebench.studies.display.report import style
+from tunebench.studies.display.report.analysis import Grid, Marginal, best_so_far
 from tunebench.studies.display.report.gather import StudyData
 from tunebench.studies.display.report.style import Plot, new_plot, scatter
-from tunebench.tuner.result import Baseline, LaunchCounters, TrialStatus
-from tunebench.tuner.timing.counters import PEAKS, reason_of
+from tunebench.tuner.result import Baseline, TrialStatus
 
 _MOST_POINTS = 4000
 """A plot with more points is slow, and no easier to read."""
-
-_MOST_LINES = 200
-"""Parallel coordinates of more trials are a carpet."""
-
-_MOST_AXES = 7
-"""Parallel coordinates of more tunables have no room for their names."""
 
 _HOPELESS = 2.5
 """Ratio to the slowest of the lines beyond which trials are drawn at the edge: the lines are what matters."""
@@ -138,7 +131,7 @@ def _trial_points(timed: Sequence[TrialRow], unit: style.Unit, edge_ms: float) -
                     [min(median, edge_ms) * unit.factor for median in medians],
                     name,
                     customdata=[median * unit.factor for median in medians],
-                    text=[_configuration_text(trial) for trial in trials],
+                    text=[configuration_text(trial) for trial in trials],
                     marker={**look, "size": 6, "symbol": [symbol if one <= edge_ms else _BEYOND for one in medians]},
                     hovertemplate="trial %{x}: %{customdata:.4g} " + unit.symbol + "<br>%{text}<extra></extra>",
                 )
@@ -146,7 +139,8 @@ def _trial_points(timed: Sequence[TrialRow], unit: style.Unit, edge_ms: float) -
     return traces
 
 
-def _configuration_text(trial: TrialRow) -> str:
+def configuration_text(trial: TrialRow) -> str:
+    """Return a trial's configuration for a plot, a line a tunable."""
     return "<br>".join(style.plain(f"{name}={value}", 60) for name, value in trial.configuration.items())
 
 
@@ -196,65 +190,6 @@ def noise(study: StudyData) -> Figure | None:
     )
 
 
-def parallel(study: StudyData, ranked: Sequence[str]) -> Figure | None:
-    """Plot trials as lines through their tunables' values and their time, the fastest tenth on top.
-
-    Args:
-        ranked: the tunables that have several values, the most important first.
-    """
-    space = study.kernel.space if study.kernel else None
-    values = {name: listed for name, listed in values_of(study.timed, space).items() if name in ranked[:_MOST_AXES]}
-    if len(values) < 2:
-        return None
-    trials = sorted(study.timed, key=lambda trial: trial.median_ms or 0.0)
-    times = [trial.median_ms or 0.0 for trial in trials]
-    unit, scale = style.time_unit(times[0]), style.Scale.over([times[0], times[-1]], room=0)
-    heights = {name: {value: _share(at, listed) for at, value in enumerate(listed)} for name, listed in values.items()}
-    tenth = max(1, len(trials) // 10)
-    groups = (
-        ("the others", style.thinned(trials[tenth:], _MOST_LINES), style.COLOURS["reference"], 0.35, 1.0),
-        ("the fastest tenth", style.thinned(trials[:tenth], _MOST_LINES), style.COLOURS["best"], 0.6, 1.8),
-    )
-    traces = []
-    for name, chosen, colour, opacity, width in groups:
-        xs: list[float | None] = []
-        ys: list[float | None] = []
-        for trial in chosen:
-            xs += [*range(len(values) + 1), None]
-            ys += [heights[one][value_text(trial.configuration, one)] for one in values]
-            ys += [scale.share(trial.median_ms or 0.0), None]
-        line = {"color": colour, "width": width}
-        traces.append(scatter(xs, ys, name, "lines", line=line, opacity=opacity, hoverinfo="skip"))
-    labels = [
-        (at, height, style.plain(value, 12)) for at, one in enumerate(heights.values()) for value, height in one.items()
-    ]
-    labels += [(len(values), 0.0, unit.text(times[0])), (len(values), 1.0, unit.text(times[-1]))]
-    names = [*(style.plain(name, 24) for name in values), "time"]
-    return Figure(
-        "parallel",
-        new_plot(
-            420,
-            traces,
-            {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.2, len(values) + 0.6]},
-            {"range": [-0.06, 1.06], "showticklabels": False, "showgrid": False},
-            annotations=[
-                {"x": x, "y": y, "text": text, "showarrow": False, "xanchor": "left", "xshift": 3}
-                | {"font": {"size": 11}, "bgcolor": "rgba(128,128,128,0.25)"}
-                for x, y, text in labels
-            ],
-        ),
-        f"Parallel coordinates: a line for each timed trial through the values of {', '.join(values)} and its time.",
-        "A line is a trial, and the last axis is its time. Where the lines of the fastest tenth meet, a value is "
-        "needed; where they spread, it does not matter."
-        + (f" The {_MOST_AXES} most important tunables are shown." if len(ranked) > _MOST_AXES else ""),
-        least_width=110 * len(names),
-    )
-
-
-def _share(place: int, values: Sequence[str]) -> float:
-    return place / max(1, len(values) - 1)
-
-
 def outcomes(study: StudyData) -> Figure:
     """Plot how many trials ended in which way."""
     counts = {status: study.count(status) for status in TrialStatus}
@@ -266,7 +201,7 @@ def outcomes(study: StudyData) -> Figure:
     words = ", ".join(f"{count} {names.get(status, status.value)}" for status, count in shown.items())
     return Figure(
         "outcomes",
-        _bars(labels, list(shown.values()), drawn, {"title": "trials", "tickformat": ",d"}),
+        bars(labels, list(shown.values()), drawn, {"title": "trials", "tickformat": ",d"}),
         f"How the {len(study.trials)} trials ended: {words}.",
         "Correct trials passed every stage of the gate and were timed in full; those given up early passed it too, and "
         "were hopelessly slower than the best. Every other trial was refused.",
@@ -282,78 +217,14 @@ def importance(shares: Mapping[str, float]) -> Figure | None:
     words = ", ".join(f"{name} {style.percent(share)}" for name, share in shares.items())
     return Figure(
         "importance",
-        _bars(labels, lengths, style.COLOURS["best"], {"title": "share of importance, %"}),
+        bars(labels, lengths, style.COLOURS["best"], {"title": "share of importance, %"}),
         f"Importance of the tunables: {words}.",
         "How much a tunable's value decides whether a trial is among the fastest tenth of all timed trials (Optuna's "
         "PED-ANOVA, relative to what the search tried). Which value is the fast one is for the plots below to say.",
     )
 
 
-def pareto(study: StudyData) -> Figure | None:
-    """Plot each trial's energy against its time, and the front that nothing beats in both; None without energies."""
-    energies = study.energies_mj
-    trials = [trial for trial in study.correct if trial.trial_id in energies]
-    if not trials:
-        return None
-    points = [(trial.median_ms or 0.0, energies[trial.trial_id]) for trial in trials]
-    front = analysis.pareto_front(points)
-    unit = style.time_unit(points[0][0])
-    hover = "%{x:.4g} " + unit.symbol + ", %{y:.4g} mJ<br>%{text}<extra></extra>"
-    marker = {"size": 7, "color": style.COLOURS["reference"], "opacity": 0.7}
-    line = {"color": style.COLOURS["best"], "width": 2.5, "shape": "hv"}
-    traces = [
-        scatter(
-            [time * unit.factor for time, _ in points],
-            [energy for _, energy in points],
-            "correct",
-            marker=marker,
-            text=[f"trial {trial.number}<br>{_configuration_text(trial)}" for trial in trials],
-            hovertemplate=hover,
-        ),
-        scatter(
-            [time * unit.factor for time, _ in front],
-            [energy for _, energy in front],
-            "Pareto front",
-            "lines+markers",
-            line=line,
-            marker={"size": 9, "symbol": "diamond", "color": style.COLOURS["best"]},
-            hoverinfo="skip",
-        ),
-    ]
-    times, joules = ([point[axis] for point in points] for axis in (0, 1))
-    return Figure(
-        "pareto",
-        new_plot(
-            380,
-            traces,
-            {"title": f"time, {unit.symbol}", **style.Scale.over([time * unit.factor for time in times]).axis()},
-            {"title": "energy of a call, mJ", **style.Scale.over(joules).axis()},
-        ),
-        "Time and energy: on the Pareto front lie "
-        + ", ".join(f"{unit.text(time)} with {style.number(energy)} mJ" for time, energy in front)
-        + ".",
-        "No trial is both faster and takes less energy than one on the front. Energy is the card's, by NVML, while the "
-        "call runs back to back with warm caches.",
-        zoomable=True,
-    )
-
-
-def peaks(number: int, launch: LaunchCounters) -> Figure | None:
-    """Plot how busy a launch keeps the parts of the device, by its counters; None where none of them was read."""
-    shown = {words: launch.values[name] for name, words in PEAKS.items() if name in launch.values}
-    if not shown:
-        return None
-    labels = [f"{words}: {style.number(share, 3)} %" for words, share in shown.items()]
-    axis = {"title": "% of its peak", "range": [0, 100]}
-    return Figure(
-        f"peaks-{number}",
-        _bars(labels, list(shown.values()), style.COLOURS["best"], axis),
-        f"Trial {number}, {launch.kernel}: " + ", ".join(labels) + ".",
-        f"Trial {number}. {reason_of(launch)}",
-    )
-
-
-def _bars(labels: Sequence[str], lengths: Sequence[float], colours: str | list[str], axis: Plot) -> Plot:
+def bars(labels: Sequence[str], lengths: Sequence[float], colours: str | list[str], axis: Plot) -> Plot:
     """Return horizontal bars, the first at the top."""
     bars = {"type": "bar", "x": list(lengths), "y": list(labels), "orientation": "h", "marker": {"color": colours}}
     return new_plot(

@@ -19,7 +19,8 @@ from tunebench import __version__
 from tunebench.studies.display.report.figures import Figure
 from tunebench.studies.display.report.gather import ReportData
 from tunebench.studies.display.report.style import Plot
-from tunebench.studies.display.report.view import Part, overview_table, page_parts, study_view
+from tunebench.studies.display.report.tables import overview_table
+from tunebench.studies.display.report.view import Part, page_parts, study_view
 from tunebench.studies.display.tables import eager_had
 from tunebench.tuner.files import whole_file
 from tunebench.tuner.problem import told_apart
