@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, SQLColumnExpression, select
 
 from tunebench.db.connection.database import Database
 from tunebench.db.connection.location import without_secrets
@@ -16,7 +17,13 @@ from tunebench.db.queries.trials import best
 from tunebench.db.schema import tables
 from tunebench.tuner.errors import UnknownNameError, UserError
 
-STUDY_NAMES = ("device", "architecture", "compiler", "source")
+_OF_STUDY: dict[str, SQLColumnExpression[Any]] = {
+    "device": tables.Device.name,
+    "architecture": tables.Device.architecture,
+    "compiler": tables.Study.compiler,
+    "source": tables.Study.source_digest,
+}
+_COLUMNS = _OF_STUDY | tables.ENVIRONMENT_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -48,8 +55,8 @@ def parse_selector(text: str) -> Selector:
     conditions = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
-        if name not in (*STUDY_NAMES, *tables.ENVIRONMENT_COLUMNS):
-            raise UnknownNameError("condition", name, (*STUDY_NAMES, *tables.ENVIRONMENT_COLUMNS))
+        if name not in _COLUMNS:
+            raise UnknownNameError("condition", name, _COLUMNS)
         if not value or name in conditions:
             raise UserError(f"'{part}' says nothing, or the same twice: write NAME=VALUE once for each name")
         conditions[name] = value
@@ -64,17 +71,11 @@ def select_best(database: Database, selector: Selector, *, kernel: str | None = 
     Raises:
         UserError: nothing in the database has such a value; the message has those that there are.
     """
-    required = selector.conditions
+    required, environments = selector.conditions, None
     with database.reading() as connection:
-        sources = _sources(connection, required["source"]) if "source" in required else None
-        for name, column in (
-            ("device", tables.Device.name),
-            ("architecture", tables.Device.architecture),
-            ("compiler", tables.Study.compiler),
-        ):
-            if name in required:
-                _require_known(name, required[name], connection.scalars(select(column).distinct()))
-        environments = _environments(connection, required)
+        meant = {name: _meant(connection, name, value) for name, value in required.items()}
+        if of_environment := [_COLUMNS[name].in_(meant[name]) for name in required if name not in _OF_STUDY]:
+            environments = connection.scalars(select(tables.Environment.id).where(*of_environment)).all()
     rows = best(
         database,
         kernel=kernel,
@@ -83,37 +84,25 @@ def select_best(database: Database, selector: Selector, *, kernel: str | None = 
         compiler=required.get("compiler"),
         environments=environments,
     )
-    return [row for row in rows if sources is None or row.source_digest in sources]
+    return [row for row in rows if "source" not in meant or row.source_digest in meant["source"]]
 
 
-def _require_known(name: str, value: str, known: Iterable[str | None]) -> None:
-    values = {one for one in known if one is not None}
-    if value not in values:
-        raise UnknownNameError(name, value, values)
+def _meant(connection: Connection, name: str, required: str) -> set[str]:
+    """Return the values in the database that meet a condition.
 
-
-def _sources(connection: Connection, start: str) -> list[str]:
-    """Return the source that a beginning of its digest names."""
-    digests = connection.scalars(select(tables.Study.source_digest).distinct()).all()
-    found = [digest for digest in digests if digest.startswith(start)]
-    if not found:
-        raise UnknownNameError("source", start, (digest[:12] for digest in digests))
-    return found
-
-
-def _environments(connection: Connection, required: Mapping[str, str]) -> list[int] | None:
-    """Return the environments that meet the conditions on them; None where there are no such conditions."""
-    names = [name for name in required if name in tables.ENVIRONMENT_COLUMNS]
-    if not names:
-        return None
-    columns = [tables.ENVIRONMENT_COLUMNS[name] for name in names]
-    meant: list[set[int]] = []
-    for name, column in zip(names, columns, strict=True):
-        versions = {number: value for number, value in connection.execute(select(tables.Environment.id, column))}  # noqa: C416
-        meant.append({number for number, value in versions.items() if _is_version(value, required[name])})
-        if not meant[-1]:
-            raise UnknownNameError(name, required[name], {str(value) for value in versions.values()})
-    return sorted(set.intersection(*meant))
+    Raises:
+        UnknownNameError: there is none.
+    """
+    known = set(connection.scalars(select(_COLUMNS[name]).distinct()))
+    if name == "source":
+        meant = {digest for digest in known if digest.startswith(required)}
+    elif name in _OF_STUDY:
+        meant = known & {required}
+    else:
+        meant = {version for version in known if _is_version(version, required)}
+    if not meant:
+        raise UnknownNameError(name, required, {str(one)[:12] if name == "source" else str(one) for one in known})
+    return meant
 
 
 def _is_version(value: object, required: str) -> bool:

@@ -20,12 +20,13 @@ from sample_results import (
     correct,
     failed,
 )
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import StudyLog, open_study
 from tunebench.db.queries.trials import trials
 from tunebench.db.schema import tables
+from tunebench.db.upkeep.check import statistics
 from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
@@ -42,9 +43,8 @@ def document_of(database: Database, table: Any = tables.Trial) -> Any:
     return one(database, select(table.document))["document"]
 
 
-def count(database: Database, table: type) -> int:
-    with database.reading() as connection:
-        return connection.scalar(select(func.count()).select_from(table)) or 0
+def count(database: Database, table: type[tables.Base]) -> int:
+    return statistics(database).rows[table.__tablename__]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sample_database import content, contents_of, fill
 from sample_results import ENVIRONMENT, STUDY, correct
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.bulk import Added, add_entries, derived
@@ -21,6 +21,7 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.db.entries.writer import Writer
 from tunebench.db.queries.trials import trials
 from tunebench.db.schema import tables
+from tunebench.db.upkeep.check import statistics
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import UserError
 
@@ -32,12 +33,8 @@ def source(tmp_path: Path) -> Iterator[Database]:
         yield database
 
 
-def counts(database: Database) -> dict[str, int]:
-    with database.reading() as connection:
-        return {
-            name: connection.scalar(select(func.count()).select_from(table)) or 0
-            for name, table in tables.Base.metadata.tables.items()
-        }
+def counts(database: Database) -> Mapping[str, int]:
+    return statistics(database).rows
 
 
 def test_everything_arrives_once(database: Database, source: Database) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from sample_database import content, fill
 from sample_results import ENVIRONMENT, H100, STUDY, correct
-from sqlalchemy import func, select
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.bulk import Added
@@ -20,7 +19,7 @@ from tunebench.db.entries.reader import scan
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.exchange.merge import merge_databases
 from tunebench.db.queries.trials import trials
-from tunebench.db.schema import tables
+from tunebench.db.upkeep.check import statistics
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, UserError
 
 
@@ -39,12 +38,9 @@ def everything(file: Path) -> list[str]:
         return content(database)
 
 
-def counts(file: Path) -> dict[str, int]:
-    with open_database(file, read_only=True) as database, database.reading() as connection:
-        return {
-            name: connection.scalar(select(func.count()).select_from(table)) or 0
-            for name, table in tables.Base.metadata.tables.items()
-        }
+def counts(file: Path) -> Mapping[str, int]:
+    with open_database(file, read_only=True) as database:
+        return statistics(database).rows
 
 
 def copies(folder: Path, files: Iterable[Path]) -> list[Path]:
@@ -221,5 +217,4 @@ def test_a_database_is_not_merged_into_itself(tmp_path: Path, machines: list[Pat
     for same in (machines[0], link, f"sqlite:///{machines[0]}"):
         with pytest.raises(UserError, match="into itself"):
             merge_databases(machines[0], [same])
-    with open_database(machines[0]) as database, database.reading() as connection:
-        assert connection.scalar(select(func.count()).select_from(tables.Study)) == 3
+    assert counts(machines[0])["tunebench_studies"] == 3
