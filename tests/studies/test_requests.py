@@ -120,8 +120,8 @@ def test_a_share_is_written_in_percent_and_a_declaration_as_a_flag(run: CommandL
     assert options.given(study_file.RegressRequest, {"threshold": "5"}) == {"threshold": 0.05}
     assert "'threshold' is not legal" in run("regress", "HEAD", "--threshold", "150").error
     assert "is no number: write 2 for two percent" in run("regress", "HEAD", "--threshold", "x").error
-    for command in (["check", "scalar_mul"], ["compare", "default", "reference", "scalar_mul"]):
-        assert "--rewrites-algebra is for files" in run(*command, "--rewrites-algebra").error
+    for asked in (["check", "scalar_mul"], ["compare", "default", "reference", "scalar_mul"]):
+        assert "--rewrites-algebra is for files" in run(*asked, "--rewrites-algebra").error
     with pytest.raises(UserError, match="unknown declaration 'fast'"):
         tunebench.check("scalar_mul", declared=["fast"])
 
