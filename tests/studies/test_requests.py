@@ -116,6 +116,16 @@ def test_text_means_the_same_from_every_face() -> None:
     assert json.loads(given) == {"sizes": {"M": 3, "N": 4}, "devices": ["cuda:0", "cuda:1"], "accuracy": "eager"}
 
 
+def test_a_share_is_written_in_percent_and_a_declaration_as_a_flag(run: CommandLine) -> None:
+    assert options.given(study_file.RegressRequest, {"threshold": "5"}) == {"threshold": 0.05}
+    assert "'threshold' is not legal" in run("regress", "HEAD", "--threshold", "150").error
+    assert "is no number: write 2 for two percent" in run("regress", "HEAD", "--threshold", "x").error
+    for asked in (["check", "scalar_mul"], ["compare", "default", "reference", "scalar_mul"]):
+        assert "--rewrites-algebra is for files" in run(*asked, "--rewrites-algebra").error
+    with pytest.raises(UserError, match="unknown declaration 'fast'"):
+        tunebench.check("scalar_mul", declared=["fast"])
+
+
 def test_a_command_is_asked_by_json(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = {"target": "scalar_mul", "given": {"sizes": {"M": 4, "N": 4}, "device": "cpu", "modes": None}}
     command.ask(command_of("space"), arguments)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tunebench.studies.checking.regress.comparison import Choice, Comparison, Outcome
-from tunebench.studies.checking.regress.repository import Revision, Side
+from tunebench.studies.checking.regress.repository import Side
 from tunebench.studies.checking.regress.run import KernelChange, RegressReport
 from tunebench.studies.display.tables import milliseconds, values_of
 from tunebench.studies.display.terminal import print_line, print_table, printable
-from tunebench.tuner.configuration import Value
 
 _COLUMNS = ("kernel", "mode", "problem", "BASE", "HEAD", "HEAD is")
 
@@ -41,14 +40,12 @@ def report_values(report: RegressReport) -> dict[str, object]:
     return values_of(
         report,
         *("threshold", "passed", "unchanged"),
-        base=_revision_values(report.base),
-        head=_revision_values(report.head),
+        **{
+            side.lower(): values_of(one, "name", "commit", changed_files=one.changed)
+            for side, one in zip(Side, (report.base, report.head), strict=True)
+        },
         changes=[_change_values(change) for change in report.changes],
     )
-
-
-def _revision_values(revision: Revision) -> dict[str, object]:
-    return values_of(revision, "name", "commit", changed_files=revision.changed)
 
 
 def _change_values(change: KernelChange) -> dict[str, object]:
@@ -102,8 +99,7 @@ def _lines(report: RegressReport) -> list[str]:
             lines.append(f"{name}: {change.said}")
         if change.comparison is not None:
             lines += [f"{name}: {line}" for line in _configurations(change.comparison.choices)]
-    same = len(report.unchanged)
-    if same:
+    if report.unchanged:
         lines.append(f"the same in both revisions: {', '.join(report.unchanged)}")
     if not report.changes:
         lines.append("nothing to time: what runs is the same in both revisions")
@@ -118,18 +114,10 @@ def _lines(report: RegressReport) -> list[str]:
 
 
 def _configurations(choices: Mapping[Side, Choice]) -> list[str]:
-    base, head = choices[Side.BASE], choices[Side.HEAD]
+    base, head = choices.values()
     if base.configuration == head.configuration:
-        origins = dict.fromkeys([base.origin, head.origin])
-        return [f"both with {_shown(head.configuration)} ({'; '.join(origins)})"]
-    return [
-        f"{side} with {_shown(one.configuration)} ({one.origin})"
-        for side, one in ((Side.BASE, base), (Side.HEAD, head))
-    ]
-
-
-def _shown(values: Mapping[str, Value]) -> str:
-    return " ".join(f"{name}={value}" for name, value in values.items())
+        return [f"both with {head.configuration} ({'; '.join(dict.fromkeys([base.origin, head.origin]))})"]
+    return [f"{side} with {one.configuration} ({one.origin})" for side, one in choices.items()]
 
 
 def _escaped(text: str) -> str:

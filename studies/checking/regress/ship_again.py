@@ -91,13 +91,12 @@ def _shipped_at(revision: Revision, place: str) -> list[_Shipped]:
     with modules_of(revision):
         kernel = load_model(str(revision.root / place)).kernel
     files = [file for file in readable_files(kernel) if not is_stale(kernel, file) and is_gpu(file.architecture)]
-    return [(file, [_variant(kernel, file.architecture, one) for one in file.results]) for file in files]
 
+    def variant(file: ShippedFile, one: ShippedResult) -> Variant | None:
+        values = one.configuration
+        return None if values is None else kernel.variant(Configuration(values), one.problem, file.architecture)
 
-def _variant(kernel: Kernel, architecture: str, result: ShippedResult) -> Variant | None:
-    if result.configuration is None:
-        return None
-    return kernel.variant(Configuration(result.configuration), result.problem, architecture)
+    return [(file, [variant(file, one) for one in file.results]) for file in files]
 
 
 def _renewed(

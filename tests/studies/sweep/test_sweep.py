@@ -16,7 +16,7 @@ from sample_kernel import SLOW_REFERENCE, WriteKernel
 from sample_results import ENVIRONMENT, STUDY, comparison, correct
 
 import tunebench
-from tunebench.db.connection.database import open_database
+from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.selection import LEAST_OF_A_RANGE
@@ -30,6 +30,7 @@ from tunebench.studies.tuning.tune import Announcement
 from tunebench.studies.writing.ship import ship
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
+from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.study.study import Progress
 
@@ -160,17 +161,24 @@ SLOW = Configuration({"block_size": 256, "blocks": 1, "variety": 0})
 SMALL, LARGE = Problem({"n": 33 * 16}, "float32"), Problem({"n": 33 * 64}, "float32")
 
 
+def record_winners(database: Database, kernel: Kernel) -> None:
+    """Record that one configuration won at the small size and the other at the large one."""
+    for problem, winner in ((SMALL, FAST), (LARGE, SLOW)):
+        study = replace(
+            STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=problem, device=find_device("cpu")
+        )
+        log = open_study(database, study, ENVIRONMENT)
+        log.record(replace(correct(0), configuration=winner))
+        log.conclude(replace(comparison(0, 1.05), best=winner))
+
+
 @pytest.mark.slow
 def test_winners_are_tested_at_their_neighbours_and_what_ships_says_what_was_found(
     write_kernel: WriteKernel, tmp_path: Path
 ) -> None:
     kernel, cpu, told = write_kernel().kernel, find_device("cpu"), []
     with open_database(tmp_path / "a.db") as database:
-        for problem, winner in ((SMALL, FAST), (LARGE, SLOW)):
-            study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=problem, device=cpu)
-            log = open_study(database, study, ENVIRONMENT)
-            log.record(replace(correct(0), configuration=winner))
-            log.conclude(replace(comparison(0, 1.05), best=winner))
+        record_winners(database, kernel)
         tests = find_ranges(database, [kernel], {}, [cpu], told.append)
         asked = [(one.problem, one.neighbour, one.configuration) for one in tests]
         assert len(asked) == len(told) == 2
@@ -195,11 +203,7 @@ def test_a_configuration_that_is_wrong_elsewhere_has_no_range(write_kernel: Writ
     wrong = {"y[i] = x[i] * weight[0];": "y[i] = block_size == 32 && n > 1000 ? 0 : x[i] * weight[0];"}
     kernel, cpu = write_kernel(source=wrong).kernel, find_device("cpu")
     with open_database(tmp_path / "a.db") as database:
-        for problem, winner in ((SMALL, FAST), (LARGE, SLOW)):
-            study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=problem, device=cpu)
-            log = open_study(database, study, ENVIRONMENT)
-            log.record(replace(correct(0), configuration=winner))
-            log.conclude(replace(comparison(0, 1.05), best=winner))
+        record_winners(database, kernel)
         tests = {one.problem: one for one in find_ranges(database, [kernel], {}, [cpu], lambda _: None)}
         assert not tests[SMALL].holds and "is refused (correctness)" in tests[SMALL].message
         ship(database, [kernel], cpu.name, list(tests.values()))
