@@ -43,7 +43,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """A model that a sandbox runs; it travels to the process by pickle, from the judge and never back.
+    """A specification of what a sandbox runs; it travels to the process by pickle, from the judge and never back.
 
     Attributes:
         path: the file, or the folder of the files, whose places are named in errors.
