@@ -9,7 +9,7 @@ from memory_log import MemoryLog
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
 from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.device import Device
 from tunebench.tuner.errors import CaptureError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Work
@@ -27,11 +27,6 @@ from tunebench.tuner.timing.statistics import control_ratio, speedup
 pytestmark = pytest.mark.gpu
 
 SHORT = Work(8 << 20, 1 << 20)
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Device:
-    return find_device("cuda")
 
 
 def chain(length: int, elements: int = 1 << 20) -> object:

@@ -13,7 +13,7 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.device import Device
 from tunebench.tuner.errors import LaunchError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "blocks"))
@@ -24,11 +24,6 @@ pytestmark = pytest.mark.gpu
 GRAPHS = ("graph_fp16", "graph_tf32", "graph") if cudnn_graph.is_installed() else ()
 WAYS = ("strict", "tf32", "fp16", "implicit_gemm", *GRAPHS)
 ALLOWED = {"float32": 1e-3, "float16": 3e-3, "bfloat16": 2e-2}
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Device:
-    return find_device("cuda")
 
 
 def outputs(model: TunedModule, device: Device, inputs: list[object], pick: int, way: str) -> torch.Tensor | None:

@@ -15,7 +15,7 @@ from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.images import Geometry
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.device import Device
 from tunebench.tuner.errors import CaptureError, LaunchError
 
 pytestmark = pytest.mark.gpu
@@ -31,11 +31,6 @@ GRAPHS, HALF_GRAPHS = (
     ]
     for names in (("graph_fp16", "graph_tf32"), ("graph",))
 )
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Device:
-    return find_device("cuda")
 
 
 def pair(channels: int, outputs: int) -> tuple[Model, ModelNew]:

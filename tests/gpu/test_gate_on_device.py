@@ -11,7 +11,7 @@ from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.device import Device
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
@@ -33,11 +33,6 @@ SIZES = {
     "gemm_scale_bn": {"batch_size": 64, "in_features": 96, "out_features": 132},
     "scalar_mul": {"M": 301, "N": 700},
 }
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Device:
-    return find_device("cuda")
 
 
 def prepared(factory: type[TunedModule], device: Device, mode: Mode = Mode.EVAL) -> tuple[Subject, Plan, Build]:

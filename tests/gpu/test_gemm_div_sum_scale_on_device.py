@@ -11,14 +11,9 @@ from tunebench.kernels.gemm_div_sum_scale.reference import Model
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.device import Device
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Device:
-    return find_device("cuda")
 
 
 def pair(inputs: int, hidden: int) -> tuple[Model, ModelNew]:

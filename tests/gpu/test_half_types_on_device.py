@@ -12,7 +12,7 @@ from tests.kernels.five_models import KERNELS
 from tests.kernels.half_types import HALF_TYPES, WHOLE, judge_half_type
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.device import Device
 from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.space import ValidSpace
@@ -22,11 +22,6 @@ pytestmark = pytest.mark.gpu
 CASES = [(name, dtype, mode) for name in KERNELS for dtype in HALF_TYPES for mode in load_model(name).kernel.modes]
 IMAGES = {"batch_size": 3, "in_channels": 16, "out_channels": 136, "height": 40, "width": 150}
 _NEEDED_BYTES = 64 << 30
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Device:
-    return find_device("cuda")
 
 
 @pytest.fixture(autouse=True)

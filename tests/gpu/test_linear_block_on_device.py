@@ -10,7 +10,7 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.study.evaluate import Subject
 
@@ -18,11 +18,6 @@ pytestmark = pytest.mark.gpu
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "kernels" / "blocks" / "linear_examples").glob("*.py"), key=str)
 SIZES = {"batch_size": 130, "in_features": 260, "out_features": 392}
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Device:
-    return find_device("cuda")
 
 
 def with_every_product(subject: Subject, device: Device) -> list[Configuration]:

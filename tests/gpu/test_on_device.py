@@ -12,7 +12,7 @@ from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.device import Device, find_device
+from tunebench.tuner.device import Device
 from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import Work
@@ -24,11 +24,6 @@ from tunebench.tuner.study.study import Budget, StudyRun
 from tunebench.tuner.timing.measure import clocks_for
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Device:
-    return find_device("cuda")
 
 
 def plan(

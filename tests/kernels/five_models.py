@@ -9,7 +9,12 @@ from torch import nn
 
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import find_device
 
+CPU = find_device("cpu")
 SIZES: dict[str, dict[str, int | float]] = {
     "scalar_mul": {"M": 5, "N": 7},
     "conv_min_add_mul": {"batch_size": 2, "in_channels": 3, "out_channels": 4, "height": 7, "width": 6},
@@ -35,6 +40,13 @@ def pair(
         value.to(dtype) if isinstance(value, torch.Tensor) else value for value in reference.make_inputs(5, place)
     )
     return model, tuned, inputs
+
+
+def pin(model: TunedModule, configuration: Configuration, x: torch.Tensor) -> None:
+    """Run a model on the CPU under a configuration."""
+    problem = model.problem(x)
+    assert problem is not None
+    model.pin(build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU)))
 
 
 def with_gradient(inputs: tuple[Any, ...]) -> tuple[Any, ...]:

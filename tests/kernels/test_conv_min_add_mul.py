@@ -5,13 +5,12 @@ import itertools
 
 import pytest
 import torch
+from five_models import pin
 from torch import nn
 
 from tunebench.kernels.conv_min_add_mul.model import ModelNew
 from tunebench.kernels.conv_min_add_mul.reference import Model
 from tunebench.kernels.shared import cudnn_graph
-from tunebench.tuner.compile.building import build_plan
-from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
@@ -39,12 +38,6 @@ def pair(channels: int = 8, outputs: int = 12, kernel: int = 3, constant: float 
     reference, tuned = Model(*arguments), ModelNew(*arguments)
     tuned.load_state_dict(reference.state_dict())
     return reference, tuned
-
-
-def pin(model: ModelNew, chosen: Configuration, x: torch.Tensor) -> None:
-    problem = model.problem(x)
-    assert problem is not None
-    model.pin(build_plan(model.kernel, chosen, problem, CPU, compiler_for(CPU)))
 
 
 def error(output: torch.Tensor, reference: Model, x: torch.Tensor) -> float:

@@ -4,12 +4,11 @@ import copy
 
 import pytest
 import torch
+from five_models import pin
 from torch import nn
 
 from tunebench.kernels.gemm_div_sum_scale.model import SPACE, ModelNew
 from tunebench.kernels.gemm_div_sum_scale.reference import Model
-from tunebench.tuner.compile.building import build_plan
-from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
@@ -41,13 +40,6 @@ def pair(inputs: int, hidden: int, scale: float = 1.5) -> tuple[Model, ModelNew]
     tuned = ModelNew(inputs, hidden, scale)
     tuned.load_state_dict(reference.state_dict())
     return reference, tuned
-
-
-def pin(model: ModelNew, configuration: Configuration, x: torch.Tensor) -> None:
-    problem = model.problem(x)
-    assert problem is not None
-    assert SPACE.admits(configuration, problem, CPU)
-    model.pin(build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU)))
 
 
 def exact(reference: Model, x: torch.Tensor) -> torch.Tensor:

@@ -5,12 +5,11 @@ import random
 
 import pytest
 import torch
+from five_models import pin
 from torch import nn
 
 from tunebench.kernels.gemm_scale_bn.model import ModelNew
 from tunebench.kernels.gemm_scale_bn.reference import Model
-from tunebench.tuner.compile.building import build_plan
-from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
@@ -38,12 +37,6 @@ def sample(count: int, mode: str) -> list[Configuration]:
     problem = Problem({"rows": 37, "in_features": 7, "out_features": 12}, "float32", {"mode": mode})
     space = SPACE.enumerate(problem, CPU)
     return [space[number] for number in random.Random(5).sample(range(len(space)), count)]
-
-
-def pin(model: ModelNew, configuration: Configuration, x: torch.Tensor) -> None:
-    problem = model.problem(x)
-    assert problem is not None
-    model.pin(build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU)))
 
 
 def assert_same_state(one: nn.Module, other: nn.Module, *, rtol: float = 1e-5, atol: float = 1e-6) -> None:

@@ -5,11 +5,10 @@ import random
 
 import pytest
 import torch
+from five_models import pin
 
 from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew
 from tunebench.kernels.gemm_sigmoid_residual.reference import Model
-from tunebench.tuner.compile.building import build_plan
-from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
@@ -30,12 +29,6 @@ def sample(count: int, dtype: str) -> list[Configuration]:
     problem = Problem({"rows": 37, "in_features": 7, "out_features": 12}, dtype)
     space = SPACE.enumerate(problem, CPU)
     return [space[number] for number in random.Random(5).sample(range(len(space)), count)]
-
-
-def pin(model: ModelNew, configuration: Configuration, x: torch.Tensor) -> None:
-    problem = model.problem(x)
-    assert problem is not None
-    model.pin(build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU)))
 
 
 @pytest.mark.slow

@@ -77,7 +77,6 @@ def test_a_client_drives_a_study(
                 ("check", {"target": "link/other.py"}, "is no path in"),
                 ("check", {"target": "link"}, "outside of the working folder"),
                 ("check", {"target": "weigh", "reference": "/etc/passwd"}, "outside of the working folder"),
-                ("space", {"kernel": "nosuch"}, "no shipped kernel"),
                 (
                     "evaluate",
                     {"kernel": "weigh", "configuration": {"--db": 1}, "device": "cpu"},

@@ -235,6 +235,19 @@ def test_what_pytorch_permits_is_part_of_the_problem(model: TunedModule) -> None
     assert options == [None, "deterministic"]
 
 
+def test_where_algorithms_have_to_be_deterministic_no_kernel_sums_in_any_order(write_kernel: WriteKernel) -> None:
+    made = write_kernel(model={"work=work)": "work=work, atomics=True)"})()
+    with torch.no_grad():
+        made(X)
+        assert (None, None) not in made.choices
+        try:
+            torch.use_deterministic_algorithms(True)
+            made(X)
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert "the kernel sums in any order" in made.choices[None, None].reason
+
+
 def test_under_a_setting_that_nothing_was_measured_under_the_reference_serves(write_kernel: WriteKernel) -> None:
     """The kernel's default was picked beside eager as PyTorch has it by default."""
     multiplied = {"return x * self.weight": "return torch.mm(x, torch.eye(x.shape[1])) * self.weight"}
