@@ -87,7 +87,7 @@ def ship_again(model: type[TunedModule], revision: str) -> list[Renewal]:
 
 
 def _shipped_at(revision: Revision, place: str) -> list[_Shipped]:
-    """Load a revision's kernel and return what shipped for GPUs there; called in a process of its own."""
+    """Return the results that shipped for GPUs at a revision; called in a process of its own."""
     with modules_of(revision):
         kernel = load_model(str(revision.root / place)).kernel
     files = [file for file in readable_files(kernel) if not is_stale(kernel, file) and is_gpu(file.architecture)]
