@@ -44,6 +44,10 @@ def stored(name: str) -> str:
     return gzip.decompress((OLDER / name).read_bytes()).decode()
 
 
+LATER_FACTS = ("counters", "energy_mj", "launches", "work")
+"""Facts of a trial that came after revision 0009; of older trials there is none."""
+
+
 def entries_in(lines: str) -> list[Any]:
     """The entries, in an order of their own: where studies without trials stand has changed."""
     return sorted((json.loads(line) for line in lines.splitlines()), key=repr)
@@ -65,9 +69,18 @@ def older_file(file: Path, revision: str) -> Path:
     return file
 
 
+def without_later_facts(entry: Any) -> Any:
+    """An entry without the facts that nobody measured when the file was written."""
+    if isinstance(entry, list):
+        return [without_later_facts(one) for one in entry]
+    if not isinstance(entry, dict):
+        return entry
+    return {name: without_later_facts(one) for name, one in entry.items() if name not in LATER_FACTS or one}
+
+
 def exported(database: Database, folder: Path) -> list[Any]:
     export_file(database, folder / "again.jsonl", FORMATS[FormatName.JSON_LINES])
-    return entries_in((folder / "again.jsonl").read_text(encoding="utf-8"))
+    return without_later_facts(entries_in((folder / "again.jsonl").read_text(encoding="utf-8")))
 
 
 def requires_what_was_there(database: Database) -> None:
