@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import CommandLine
-from test_compare_command import BY_POINTER, FILE, LAZY, NEW, WHEN_NOT_TIMED
+from compared_files import BY_POINTER, FILE, LAZY, NEW, WHEN_NOT_TIMED
 from tests.gate_files import ON_CUDA
 
 from tunebench.tuner.gate.boundary.lending import Borrowing, Lending

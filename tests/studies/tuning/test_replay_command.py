@@ -170,7 +170,7 @@ def test_databases_that_are_not_there_or_empty_get_one_line(run: CommandLine, sp
     assert "has no study with a configuration that was timed" in run("replay", empty).error
 
 
-SPACES = sorted((Path(__file__).parents[2] / "studies" / "files" / "spaces").glob("*.toml"))
+SPACES = sorted((Path(__file__).parents[3] / "studies" / "files" / "spaces").glob("*.toml"))
 
 
 @pytest.mark.parametrize("file", SPACES, ids=lambda file: file.stem)
@@ -186,7 +186,7 @@ def test_every_kernel_has_such_a_study() -> None:
 
 @pytest.mark.slow
 def test_the_spaces_in_the_repository_are_those_of_all_kernels(run: CommandLine) -> None:
-    folder = Path(__file__).parents[2] / "docs" / "results" / "spaces"
+    folder = Path(__file__).parents[3] / "docs" / "results" / "spaces"
     options = ("--sampler", "random", "--budget", 5, "--seeds", 1, "--json")
     there = run("replay", folder / "h200.jsonl.gz", *options).json
     assert sorted(one["space"].partition(" ")[0] for one in there) == sorted(kernel_names())

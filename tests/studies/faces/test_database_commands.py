@@ -109,7 +109,7 @@ def test_stats_and_check(run: CommandLine, file: Path) -> None:
 
 def test_an_upgrade_says_from_where_to_where_and_what_it_keeps(run: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "older.db"
-    older = Path(__file__).parents[1] / "db" / "connection" / "older" / "0009.db.gz"
+    older = Path(__file__).parents[2] / "db" / "connection" / "older" / "0009.db.gz"
     file.write_bytes(gzip.decompress(older.read_bytes()))
     done = run("db", "upgrade", "--db", file, "--json").json
     assert done == {"before": "0009", "after": HEAD, "backup": f"{file}.revision-0009.backup"}

@@ -17,7 +17,7 @@ from tunebench.db.exchange.files import import_file
 from tunebench.db.exchange.formats import format_named
 
 SCREENS = Path(__file__).with_name("screens.txt")
-SPACES = Path(__file__).parents[3] / "docs" / "results" / "spaces" / "h200.jsonl.gz"
+SPACES = Path(__file__).parents[4] / "docs" / "results" / "spaces" / "h200.jsonl.gz"
 COMMANDS = ("--help", "best --any-source", "best scalar_mul --any-source", "studies", "trials --fastest --limit 5")
 
 

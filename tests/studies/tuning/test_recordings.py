@@ -24,7 +24,7 @@ from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.replay import replay
 
-SHARED = Path(__file__).parents[3] / "shared" / "spaces"
+SHARED = Path(__file__).parents[4] / "shared" / "spaces"
 BLOCKS = (256, 32, 64, 128)
 
 

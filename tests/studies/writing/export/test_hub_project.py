@@ -15,9 +15,9 @@ from exported_files import exported_project
 from five_models import KERNELS
 from hub_project import built
 from processes import ended
+from recorded_winners import FAST, record
 from sample_kernel import WriteKernel
 from sample_results import H200
-from test_export_command import FAST, record
 
 import tunebench
 

@@ -25,7 +25,7 @@ from tunebench.studies.faces.mcp.server import published
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TOOLS = ("kernels", "space", "check", "evaluate", "tune", "best", "trials", "explain")
 
 

@@ -21,7 +21,7 @@ from tunebench.tuner.result import TrialStatus
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "python.md"
 
 
 @pytest.fixture

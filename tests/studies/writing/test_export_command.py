@@ -1,32 +1,15 @@
 """`tunebench export` and `tunebench.export`: which result becomes a file."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from recorded_winners import FAST, SLOW, record
 from sample_kernel import WriteKernel
-from sample_results import ENVIRONMENT, H100, H200, STUDY, comparison, correct
+from sample_results import H100, H200
 
 import tunebench as package
-from tunebench.db.connection.database import open_database
-from tunebench.db.entries.study_log import open_study
-from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device, find_device
-from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.problem import Problem
-
-PROBLEM = Problem({"n": 64 * 33}, "float32")
-FAST = Configuration({"block_size": 32, "blocks": 4, "variety": 1})
-SLOW = Configuration({"block_size": 256, "blocks": 1, "variety": 0})
-
-
-def record(kernel: Kernel, place: Path, device: Device, winner: Configuration) -> None:
-    study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=PROBLEM, device=device)
-    with open_database(place) as database:
-        log = open_study(database, study, ENVIRONMENT)
-        log.record(replace(correct(0), configuration=winner))
-        log.conclude(replace(comparison(0), best=winner))
+from tunebench.tuner.device import find_device
 
 
 @pytest.mark.slow

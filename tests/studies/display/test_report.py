@@ -246,7 +246,7 @@ def test_two_studies_stand_side_by_side(results: Path, folder: Path, outline: Ou
 
 @pytest.mark.slow
 def test_a_shipped_study_has_its_roofline(run: CommandLine, tmp_path: Path) -> None:
-    run("db", "import", Path(__file__).parents[2] / "docs/results/spaces/h200.jsonl.gz", "--db", tmp_path / "h200.db")
+    run("db", "import", Path(__file__).parents[3] / "docs/results/spaces/h200.jsonl.gz", "--db", tmp_path / "h200.db")
     with open_database(tmp_path / "h200.db", read_only=True) as database:
         report = gather(database)
         html = render(report)

@@ -190,7 +190,7 @@ def test_a_full_disk_ends_a_study_with_the_reason_and_it_goes_on_when_there_is_r
     if shutil.which("unshare") is None or subprocess.run([*unshare, mount], check=False).returncode:
         pytest.skip("this user may not mount a file system of its own")
     monkeypatch.setenv("TUNEBENCH_CACHE", str(tmp_path / "builds"))
-    script = Path(__file__).with_name("full_disk.py")
+    script = Path(__file__).parents[1] / "full_disk.py"
     arguments = f"{script} {disk} {write_kernel().kernel.folder} {tmp_path}/elsewhere.db"
     done = ended(*unshare, f"{mount} && exec {sys.executable} {arguments}")
     assert done.returncode == 0, done.stderr

@@ -49,7 +49,7 @@ def latin_1(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def folder(tmp_path: Path) -> Path:
     """A kernel folder whose every text has letters beyond ASCII, in its comments and in what runs."""
     made = tmp_path / "µ" / "gemm_div_sum_scale"
-    shutil.copytree(Path(__file__).parents[2] / "kernels" / "gemm_div_sum_scale", made)
+    shutil.copytree(Path(__file__).parents[3] / "kernels" / "gemm_div_sum_scale", made)
     (made / "gemm_div_sum_scale.cu").open("a", encoding="utf-8").write("// 3 µs × 2\n")
     (made / "reference.py").open("a", encoding="utf-8").write("unit = 'µs'\n")
     return made
