@@ -156,7 +156,7 @@ def trials(
 
 @taking(ExplainRequest)
 def explain(trial: int, *, db: Database | str | Path | None = None, **options: Unpack[ExplainOptions]) -> Explanation:
-    """Why a trial takes as long as it does: a GPU's counters, or else the compiler's figures and the roofline.
+    """Say why a trial takes as long as it does: a GPU's counters, or else the compiler's figures and the roofline.
 
     Args:
         trial: its number in the database.

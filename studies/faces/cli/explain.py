@@ -22,7 +22,7 @@ def explain(
     db: options.DatabaseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Why a trial takes as long as it does: a GPU's counters, or else the compiler's figures and the roofline.
+    """Say why a trial takes as long as it does: a GPU's counters, or else the compiler's figures and the roofline.
 
     Nsight Compute (ncu) reads the counters where it is installed and may; they are kept with the trial.
     """

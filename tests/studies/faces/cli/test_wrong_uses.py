@@ -62,6 +62,7 @@ LEGAL = {
     ("doctor", "db"): "what is wrong with a database is what it is asked for",
     ("mcp", "folder"): "any folder that is there is served",
     ("prune", "source"): "no source has that digest, so nothing would go",
+    ("demo", "output"): "a report may have any name, and replaces what has it",
     ("report", "output"): "a report may have any name, and replaces what has it",
 }
 """Options of which some of these values are right, and why."""
