@@ -118,7 +118,9 @@ def _factor(value: float) -> str:
 
 def interval(ratio: Ratio | None) -> str:
     """The interval of a speed-up; below 1 the other one is faster."""
-    return "" if ratio is None else f"{ratio.low:.3f} to {ratio.high:.3f}"
+    if ratio is None:
+        return ""
+    return " to ".join(f"{bound:.3f}" if bound >= 0.1 else f"{bound:.2g}" for bound in (ratio.low, ratio.high))
 
 
 def share(ratio: Ratio | None) -> str:
