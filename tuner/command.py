@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -108,6 +109,11 @@ def running(
             _running.discard(process)
             _kill(process)
         process.wait()
+
+
+def find_cuda_program(name: str) -> str | None:
+    """Return a program on the path or beside the CUDA toolkit; None where there is none."""
+    return shutil.which(name) or shutil.which(f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin/{name}")
 
 
 def git(folder: Path, *arguments: str, seconds: float | None = None) -> str:

@@ -264,7 +264,7 @@ _OF_ROWS: dict[str, tuple[type[tables.Base], Callable[[Any], object]]] = {
     "every comparison is its document": _is_its_document(tables.Comparison, comparison_columns),
     "every sample is a time": (tables.Trial, _check_samples),
 }
-"""What is checked of each row of a table."""
+"""The checks of each row, by table."""
 
 
 def _check_each(

@@ -34,7 +34,7 @@ _END_SECONDS = 0.2
 """How often lanes that are to end are told so again: a worker may have been between two processes."""
 
 _LONG_SECONDS = 120.0
-"""What is left is told in minutes from here on."""
+"""From here on the time left is told in minutes."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Sweep:
                     lane.result()
             except BaseException as error:
                 self._stops.set()
-                # What they wait for may take long: a reference in float64, or a device that others work on.
+                # Each may be waiting for long: for a reference in float64, or for a device that others work on.
                 while wait(working, _END_SECONDS).not_done:
                     for one in filter(None, lanes):
                         one.workers.end()

@@ -115,7 +115,7 @@ class StudyRequest(SweepRequest):
         default=Accuracy.TOLERANCE, strict=False, description=HOW_WRONG
     )
     objective: Annotated[Objective, Text(metavar="NAME")] = Field(default=Objective.TIME, strict=False)
-    """What to minimise: time, energy of a call by NVML, or both as their product. Default: time."""
+    """Minimise the time, the energy of a call by NVML, or both as their product. Default: time."""
     sizes: Sizes = {}
     dtype: Dtype = None
     tunables: Annotated[Mapping[str, Sequence[Value]], Text("--tunable", "NAME=V1,V2,...", read_tunables)] = {}

@@ -130,7 +130,7 @@ def five(figures: Figures) -> str:
 def source(figures: Figures) -> str:
     """Return what was measured, and which kernels have changed since."""
     sections = figures["sections"]
-    (driver,) = {sections["strict"]["found"]["environment"]["driver"]}
+    driver = sections["strict"]["found"]["environment"]["driver"]
     made = f"{figures['device']}, driver {driver}, torch {figures['torch']}: `{figures['command']}`."
     runs: dict[tuple[str, str, str], list[str]] = {}
     for name, one in sections.items():
@@ -138,7 +138,8 @@ def source(figures: Figures) -> str:
     for number, ((_, commit, date), names) in enumerate(runs.items(), 1):
         made += f" Card {number}, commit {commit}, {date}: {', '.join(names)}."
     changed = [name for name, digest in digests().items() if figures["kernels"].get(name) != digest]
-    return f"{made}{f' The source has changed since of {chr(44).join(changed)}.' if changed else ''}\n"
+    since = f" The source has changed since of {', '.join(changed)}." if changed else ""
+    return f"{made}{since}\n"
 
 
 def kernels(figures: Figures) -> str:

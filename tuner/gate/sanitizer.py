@@ -6,16 +6,14 @@ imports nothing heavy, each buffer an allocation of its own, so that an access b
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
 
-from tunebench.tuner.command import run_command
+from tunebench.tuner.command import find_cuda_program, run_command
 from tunebench.tuner.gate import launch_again
 from tunebench.tuner.gate.launches import Launch
 from tunebench.tuner.gate.stage_log import StageRefused
@@ -107,9 +105,7 @@ class LaunchInspection:
 
 def find_sanitizer() -> str | None:
     """The compute-sanitizer on the path or beside the CUDA toolkit, None where there is none."""
-    found = shutil.which("compute-sanitizer")
-    folder = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    return found or shutil.which(f"{folder}/bin/compute-sanitizer")
+    return find_cuda_program("compute-sanitizer")
 
 
 def command_of(tool: str) -> list[str]:

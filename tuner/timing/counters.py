@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 
-from tunebench.tuner.command import run_command
+from tunebench.tuner.command import find_cuda_program, run_command
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.result import LaunchCounters
 from tunebench.tuner.scratch import scratch
@@ -65,7 +63,7 @@ class CountersError(TunebenchError):
 
 def find_ncu() -> str | None:
     """Return Nsight Compute's program on the path or beside the CUDA toolkit; None where there is none."""
-    return shutil.which("ncu") or shutil.which(f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin/ncu")
+    return find_cuda_program("ncu")
 
 
 def read_counters(command: Sequence[str]) -> tuple[LaunchCounters, ...]:

@@ -94,7 +94,7 @@ def convergence(study: StudyData) -> Figure | None:
         new_plot(
             400,
             traces,
-            {"title": "trial", "rangemode": "tozero", "tickformat": ",d"},
+            style.TRIAL_AXIS,
             {"title": f"time of one forward, {unit.symbol}", **axis},
         ),
         f"Convergence: the best time fell from {unit.text(steps[0][1])} at trial {steps[0][0]} to "
@@ -177,7 +177,7 @@ def noise(study: StudyData) -> Figure | None:
         new_plot(
             260,
             [points],
-            {"title": "trial", "rangemode": "tozero", "tickformat": ",d"},
+            style.TRIAL_AXIS,
             {"title": "± % of the median", **style.Scale.over([*drawn.values(), 1.0]).axis()},
             showlegend=False,
             shapes=[style.line_across(y=1.0)],

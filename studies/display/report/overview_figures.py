@@ -152,7 +152,7 @@ def side_by_side(first: StudyData, second: StudyData) -> Figure | None:
         new_plot(
             340,
             traces,
-            {"title": "trial", "rangemode": "tozero", "tickformat": ",d"},
+            style.TRIAL_AXIS,
             {"title": f"best so far, {unit.symbol}", **style.Scale.over(times).axis()},
         ),
         f"Best so far of both studies, in the end: {', '.join(words)}.",

@@ -27,7 +27,10 @@ FAST_TO_SLOW = [[0.0, "#fde737"], [0.25, "#b9a769"], [0.5, "#7c7b78"], [0.75, "#
 """Cividis, made for colour-blind readers, turned around: bright is fast."""
 
 Plot: TypeAlias = dict[str, Any]
-"""What plotly.js draws, or a part of it."""
+"""A figure in the words of plotly.js, or a part of one."""
+
+TRIAL_AXIS: Plot = {"title": "trial", "rangemode": "tozero", "tickformat": ",d"}
+"""The axis of trials by their number, from 0 on."""
 
 _GRID = "rgba(128,128,128,0.22)"
 _LINE = "rgba(128,128,128,0.6)"

@@ -61,19 +61,10 @@ def _recorded(output: Path, seconds: float) -> None:
 
 
 def _here() -> None:
-    from rich.console import Console
-
-    from tunebench.db.connection.database import open_database
-    from tunebench.studies.tuning.progress import StudyDisplay
-    from tunebench.studies.tuning.study_file import request_of
+    from tunebench.studies.faces.api import tune
     from tunebench.studies.tuning.summary import print_reports
-    from tunebench.studies.tuning.tune import resolve, tune
     from tunebench.tuner.scratch import scratch
 
-    asked = {"sizes": {"M": 512, "N": 512}, "trials": 12, "fresh": True}
-    with (
-        scratch() as folder,
-        open_database(folder / "demo.db") as database,
-        StudyDisplay(Console(stderr=True)) as display,
-    ):
-        print_reports(tune(resolve(request_of("scalar_mul", asked)), database, display))
+    with scratch() as folder:
+        sizes = {"M": 512, "N": 512}
+        print_reports(tune("scalar_mul", progress=True, db=folder / "demo.db", sizes=sizes, trials=12, fresh=True))

@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,7 +86,7 @@ def true_ms(kernel: str, sizes: Mapping[str, int]) -> dict[Key, float]:
     return found
 
 
-def by_tunebench(kernel: str, sizes: Mapping[str, int], sampler: str, caches: Path) -> tuple[list[Timed], float]:
+def by_tunebench(sampler: str, kernel: str, sizes: Mapping[str, int], caches: Path) -> tuple[list[Timed], float]:
     """Return what `tunebench tune` timed, and its seconds from start to exit."""
     database = caches / "results.db"
     command = ["-m", "tunebench", "tune", str(_HERE / kernel), "--sampler", sampler, "--db", str(database)]
@@ -119,17 +120,13 @@ def _run(command: Sequence[str], caches: Path) -> str:
     return done.stdout
 
 
-_TUNERS: dict[str, dict[str, tuple[str, str]]] = {
-    "row_norm": {
-        "tunebench, its own search": ("tunebench", "gp"),
-        "tunebench, every configuration": ("tunebench", "exhaustive"),
-        "Kernel Tuner, every configuration": ("script", "by_kernel_tuner"),
-    },
-    "row_norm_triton": {
-        "tunebench, its own search": ("tunebench", "gp"),
-        "tunebench, every configuration": ("tunebench", "exhaustive"),
-        "@triton.autotune, every configuration": ("script", "by_autotune"),
-    },
+_OURS = {
+    "tunebench, its own search": partial(by_tunebench, "gp"),
+    "tunebench, every configuration": partial(by_tunebench, "exhaustive"),
+}
+_TUNERS = {
+    "row_norm": {**_OURS, "Kernel Tuner, every configuration": partial(by_script, "by_kernel_tuner")},
+    "row_norm_triton": {**_OURS, "@triton.autotune, every configuration": partial(by_script, "by_autotune")},
 }
 
 
@@ -155,14 +152,12 @@ def main(
     ) as kept:
         for kernel, tuners in _TUNERS.items():
             truth: dict[Key, float] = {}
-            for tuner, (kind, what) in tuners.items():
+            for tuner, tune in tuners.items():
                 if kept.has(kernel, tuner):
                     continue
                 truth = truth or true_ms(kernel, sizes)
                 with tempfile.TemporaryDirectory() as folder:
-                    by = by_tunebench if kind == "tunebench" else by_script
-                    arguments = (kernel, sizes, what) if kind == "tunebench" else (what, kernel, sizes)
-                    timed, taken = by(*arguments, Path(folder))  # type: ignore[arg-type]
+                    timed, taken = tune(kernel, sizes, Path(folder))
                 chosen = min(timed, key=lambda one: one.ms)
                 kept.add(
                     {

@@ -90,7 +90,7 @@ def get_init_inputs():
 
 @pytest.mark.parametrize("name", kernel_names())
 def test_unequal_calls_of_a_shipped_kernel_are_unequal_problems(name: str) -> None:
-    """Of the exam's kernels `test_exam.py` asks it."""
+    """`test_exam.py` asks the same of the exam's kernels."""
     assert len(known_problems(import_model(name), seed=len(name))) > 3
 
 

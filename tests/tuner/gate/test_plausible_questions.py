@@ -252,7 +252,7 @@ def test_the_gradients_of_train_mode_are_asked_whatever_the_mode() -> None:
 
 
 def test_a_loss_that_vanishes_is_asked_for_the_size_that_it_has_elsewhere() -> None:
-    """Of two vectors that are one, 1 less their cosine is a rounding error, and each way has its own."""
+    """1 less the cosine of a vector with itself is a rounding error, and each way to compute it has its own."""
 
     class Model(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

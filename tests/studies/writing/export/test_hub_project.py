@@ -32,7 +32,7 @@ extern "C" int resident_pointwise(int* blocks, int threads, size_t shared) {
     return 0;
 }
 """
-"""What stands for the launchers where there is no nvcc and no GPU: sums of what they get."""
+"""Stand-ins for the launchers where there is no nvcc and no GPU: they return sums of their arguments."""
 
 
 @pytest.fixture
