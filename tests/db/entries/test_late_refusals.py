@@ -289,7 +289,8 @@ def test_a_study_goes_on_without_what_was_refused(database: Database, write_kern
     log, outcome, _ = tune(database, factory, 12, refuses)
     assert outcome.comparison is not None and outcome.comparison.best["block_size"] == 64
     (winner,) = best(database)
-    assert winner.configuration == outcome.comparison.best and winner.confirmed
+    assert winner.configuration == outcome.comparison.best
+    assert winner.confirmed == outcome.comparison.conclusive  # a busy machine may leave it open
     refused = {row.configuration: row.message for row in trials(database, status=TrialStatus.CORRECTNESS)}
     assert refused and all(refuses(one) for one in refused)
     assert set(refused.values()) == {MESSAGE}
