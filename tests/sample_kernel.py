@@ -77,5 +77,5 @@ SLOW_REFERENCE = {
     "import torch\n": "import time\nimport torch\n",
     "        self.calls += 1\n": "        self.calls += 1\n        time.sleep(0.005)\n",
 }
-"""Changes of the reference with which any configuration is certainly faster, however busy the machine is. Final rounds are
-conclusive unless two copies of the default differ, which they may on a busy machine."""
+"""Changes of the reference with which any configuration is certainly faster, however busy the machine is. Final rounds
+are conclusive unless two copies of the default differ, which they may on a busy machine."""
