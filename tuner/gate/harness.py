@@ -207,7 +207,7 @@ class Answers:
                 continue  # sizes that are multiplied may be large together
             if (source := self.at(sizes)) is None:
                 return None
-            model, inputs = source.model(Mode.TRAIN), source.inputs(0)
+            model, inputs = source.model(Mode.TRAIN), source.inputs(self.draw.seed_of(0))
             try:
                 model.call(inputs, CallOptions(byte=None, guarded=False))
             except FAILURES:
