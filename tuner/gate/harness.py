@@ -19,10 +19,11 @@ from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.case import Case, Expected
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.distributions import InputChange, Places, all_changed, common_zeros, with_zeros
-from tunebench.tuner.gate.draw import Draw
+from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
+from tunebench.tuner.gate.manner import Manner, Recording
 from tunebench.tuner.gate.memory import Bands
 from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model
 from tunebench.tuner.gate.oracle import Oracle, ask, consult_reference
@@ -50,14 +51,14 @@ class Pair:
 
     Attributes:
         source: the reference's file at this pair's sizes.
-        mode: that both were made in.
+        manner: that both are in.
         key: what tells this pair from those of other sizes and modes.
         draw: what the run draws.
         asked: every question so far, for the state that an answer depends on.
     """
 
     source: Source
-    mode: Mode
+    manner: Manner
     reference: Model
     candidate: Model
     key: str
@@ -76,7 +77,16 @@ class Pair:
     def copied(self) -> Pair:
         """Deep copies of both."""
         key = f"{self.key}, a copy after {self.asked}"
-        return Pair(self.source, self.mode, self.reference.copied(), self.candidate.copied(), key, self.draw)
+        return Pair(self.source, self.manner, self.reference.copied(), self.candidate.copied(), key, self.draw)
+
+    @property
+    def mode(self) -> Mode:
+        """The mode that both are in."""
+        return self.manner.mode
+
+    def twin(self, mode: Mode | None = None) -> Model:
+        """Make one more reference with the same weights, in the same manner or in another mode."""
+        return _in_part(self.source.model(mode or self.mode, self.reference.state()), self.manner)
 
     def inputs(self, number: int) -> tuple[Any, ...]:
         """The reference's own inputs, the run's of that number."""
@@ -99,7 +109,7 @@ class Answers:
         draw: what is asked of it, as far as that is drawn.
     """
 
-    def __init__(self, source: Source, oracle: Oracle, mode: Mode, original: Model, draw: Draw = Draw()) -> None:
+    def __init__(self, source: Source, oracle: Oracle, mode: Mode, original: Model, draw: Draw = FIXED) -> None:
         self.source = source
         self.draw = draw
         self.original = original
@@ -115,6 +125,7 @@ class Answers:
         self._sources: dict[str, Source | None] = {}
         self._reduced: Source | None = None
         self._serving: list[Source] = []
+        self._takes: dict[Manner, bool] = {}
 
     @classmethod
     def consult(
@@ -123,7 +134,7 @@ class Answers:
         mode: Mode,
         accuracy: Accuracy = Accuracy.TOLERANCE,
         original: Model | None = None,
-        draw: Draw = Draw(),
+        draw: Draw = FIXED,
     ) -> Answers:
         """Ask the reference for its answers at the problem's own sizes; see `consult_reference`.
 
@@ -182,6 +193,24 @@ class Answers:
         if key not in self._zeros:
             self._zeros[key] = common_zeros(*(source.inputs(self.draw.seed_of(number)) for number in (1, 2)))
         return self._zeros[key]
+
+    def takes(self, manner: Manner, source: Source) -> bool:
+        """Whether the reference can be called in a manner."""
+        if manner not in self._takes:
+            options = CallOptions(byte=None, guarded=False, recording=manner.recording)
+            try:
+                model = _in_part(source.model(manner.mode), manner)
+                model.call(source.inputs(self.draw.seed_of(1)), options)
+            except FAILURES:
+                self._takes[manner] = False
+            else:
+                self._takes[manner] = True
+        return self._takes[manner]
+
+    @property
+    def sizes_met(self) -> Sequence[Source]:
+        """The reference at the other sizes that it has been asked at."""
+        return [source for source in self._sources.values() if source is not None]
 
     def note_serving(self, source: Source) -> None:
         """Try these sizes first for the next contender, unless nothing is smaller in them."""
@@ -293,6 +322,7 @@ class Harness:
         self._passed_over: Counter[str] = Counter()
         self._notes: list[str] = []
         self._base: Source | None = None
+        self._manner = Manner(answers.mode)
 
     def begin(self, stage: str) -> None:
         """Count anew what was asked."""
@@ -353,15 +383,38 @@ class Harness:
         Raises:
             StageRefused: the contender's module cannot be made, or does not take the reference's state.
         """
-        source = source or self.base
-        mode = self.answers.mode
-        reference = source.model(mode)
+        source, manner = source or self.base, self._manner
+        reference = _in_part(source.model(manner.mode), manner)
         try:
-            candidate = self.contender.model(source, mode, reference.state())
+            candidate = _in_part(self.contender.model(source, manner.mode, reference.state()), manner)
         except FAILURES as error:
             raise StageRefused(f"the model cannot be made like the reference: {described(error)}") from error
         candidate.guard()
-        return Pair(source, mode, reference, candidate, f"{dict(source.sizes)} {mode}", self.draw)
+        return Pair(source, manner, reference, candidate, f"{dict(source.sizes)} {manner}", self.draw)
+
+    @contextlib.contextmanager
+    def in_manner(self, manner: Manner) -> Iterator[None]:
+        """Ask in another manner than the run is about."""
+        before, self._manner = self._manner, manner
+        try:
+            yield
+        finally:
+            self._manner = before
+
+    def manners(self) -> list[Manner]:
+        """Return the other manners than that of the run, in the order that is drawn: every mode with everything that
+        torch may record, and every mode with one part alone in the other one."""
+        own = self.answers.mode
+        modes = self.contender.modes(own)
+        manners = [Manner(mode, recording) for mode in modes for recording in Recording]
+        parts = self.draw.shuffled("a part", self.answers.original.parts()) if len(modes) > 1 else []
+        for mode, recording in zip(modes, self.draw.shuffled("with a part", Recording), strict=False):
+            manners += [Manner(mode, recording, part) for part in parts[:1]]
+        return self.draw.shuffled("manners", [manner for manner in manners if manner != Manner(own)])
+
+    def labelled(self, label: str) -> str:
+        """Return the label with the manner in which it is asked, where that is not the run's."""
+        return label if self._manner == Manner(self.answers.mode) else f"{label}, in {self._manner}"
 
     def in_form(self, pair: Pair, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Inputs that `get_inputs` has not drawn, with the zeros that all of its own have."""
@@ -390,7 +443,10 @@ class Harness:
         Raises:
             StageRefused: the contender differs from the reference.
         """
-        with about(pair.source, inputs, strict=strict):
+        if self._manner.recording is not Recording.NOTHING:
+            options = replace(options, recording=self._manner.recording)
+        label = self.labelled(label)
+        with about(pair.source, inputs, strict=strict, manner=self._manner):
             with self.refusing(label):
                 if (reason := pair.candidate.ready(inputs)) is not None:
                     self.pass_over(reason)
@@ -432,6 +488,13 @@ class Harness:
         except FAILURES as error:
             synchronise(self.device)  # raises where no later call can succeed either
             raise StageRefused(f"{label}: {described(error)}") from error
+
+
+def _in_part(model: Model, manner: Manner) -> Model:
+    """The model, with its part in that part's mode."""
+    if manner.part:
+        model.put_part(manner.part, manner.part_mode)
+    return model
 
 
 def _largest(inputs: Sequence[Any]) -> float:

@@ -21,6 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.gradients import Backward, Gradients, gradients_of
+from tunebench.tuner.gate.manner import Recording
 from tunebench.tuner.gate.memory import (
     SENTINELS,
     Bands,
@@ -64,8 +65,7 @@ class CallOptions:
         device: where inputs are moved to first, such as `cuda:1`; None leaves them where they are.
         seed: of torch's generators, before the call; None leaves them as they are.
         keywords: inputs are given by these names; by position where there are none.
-        inference: the call is made in torch's inference mode.
-        recording: gradients are recorded, as they are where nobody turns that off.
+        recording: what torch records of the call.
     """
 
     byte: int | None = SENTINELS[0]
@@ -79,11 +79,12 @@ class CallOptions:
     device: str | None = None
     seed: int | None = None
     keywords: tuple[str, ...] = ()
-    inference: bool = False
-    recording: bool = False
+    recording: Recording = Recording.NOTHING
 
 
 ORDINARY = CallOptions()
+
+_HAVE_MODES = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 
 
 @dataclass(frozen=True)
@@ -162,10 +163,10 @@ class Model:
         if options.seed is not None:
             seed_generators(options.seed, device_of_inputs(mine))
         named = dict(zip(options.keywords, mine, strict=True)) if options.keywords else {}
-        # torch's inference_mode(False) would turn gradients on.
-        inference = torch.inference_mode() if options.inference else contextlib.nullcontext()
-        recording = torch.enable_grad() if options.recording else contextlib.nullcontext()
-        with under_autocast(options.autocast, mine), inference, recording, memory or contextlib.nullcontext():
+        # Without one, a call that turns recording on and leaves it so is seen.
+        recorded = options.recording is not Recording.NOTHING
+        recording = getattr(torch, options.recording)() if recorded else contextlib.nullcontext()
+        with under_autocast(options.autocast, mine), recording, memory or contextlib.nullcontext():
             output = target(**named) if named else target(*mine)
         intact = bands.intact and self._bands.intact and (memory is None or memory.bands.intact)
         return self._answer(Values.of(output), mine, intact, options)
@@ -271,6 +272,14 @@ class Model:
     def put(self, mode: Mode) -> None:
         """Put the module into a mode."""
         mode.put(self.module)
+
+    def put_part(self, name: str, mode: Mode) -> None:
+        """Put one part of the module into a mode."""
+        self.module.get_submodule(name).train(mode is Mode.TRAIN)
+
+    def parts(self) -> Sequence[str]:
+        """Return the names of the parts of torch's that do something else in another mode."""
+        return [name for name, part in self.module.named_modules() if name and isinstance(part, _HAVE_MODES)]
 
     def to(self, place: torch.dtype | str) -> None:
         """Move the module to a type or a device."""

@@ -15,7 +15,7 @@ from tunebench.tuner.gate.accuracy import DRAWS
 from tunebench.tuner.gate.case import Case, Expected, expect, without_memory
 from tunebench.tuner.gate.comparison import relative_norm
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
-from tunebench.tuner.gate.draw import Draw
+from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
@@ -71,7 +71,7 @@ class Oracle:
 
 
 def consult_reference(
-    source: Source, model: Model, accuracy: Accuracy = Accuracy.TOLERANCE, draw: Draw = Draw()
+    source: Source, model: Model, accuracy: Accuracy = Accuracy.TOLERANCE, draw: Draw = FIXED
 ) -> Oracle:
     """Run the reference, at its own precision and in float64, on several draws of the inputs.
 

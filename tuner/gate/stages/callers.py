@@ -16,6 +16,7 @@ from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import OUTPUT, Backward, Gradients, Incoming, Trained
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.judge import require_buffers
+from tunebench.tuner.gate.manner import Recording
 from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.oracle import OTHER_DRAWS
 from tunebench.tuner.gate.stage_log import StageRefused
@@ -82,39 +83,39 @@ def gradients(harness: Harness) -> None:
     what the forward has dropped has no gradient, and generators and buffers are where the reference leaves them.
     """
     pair = harness.pair()
-    plainly = CallOptions(byte=None, guarded=False, recording=True)
+    plainly = CallOptions(byte=None, guarded=False, recording=Recording.GRADIENTS)
     harness.agree(pair, pair.inputs(1), "a call where gradients are recorded", plainly)
     for label, how in harness.draw.shuffled("gradients", GRADIENTS.items()):
-        _ask(harness, label, how)
+        ask_gradients(harness, label, how)
 
 
 def training(harness: Harness) -> None:
     """Gradients as training loops ask for them: weights frozen, gradients added up, gradients of gradients; in train
     mode, whatever mode the question is about, and by whatever policy a model chooses what serves it."""
     for label, how in harness.draw.shuffled("training", TRAINING.items()):
-        _ask(harness, label, how)
+        ask_gradients(harness, label, how)
     if harness.answers.mode is not Mode.TRAIN:
-        _ask(harness, "of two steps in train mode", _STEPS, mode=Mode.TRAIN)
+        ask_gradients(harness, "of two steps in train mode", _STEPS, mode=Mode.TRAIN)
     pair = harness.pair()
     for policy, model in harness.contender.choosing(pair.source, pair.mode, pair.reference.state()).items():
-        _ask(harness, f"under the policy '{policy}', in both modes", _STEPS_IN_BOTH_MODES, model)
+        ask_gradients(harness, f"under the policy '{policy}', in both modes", _STEPS_IN_BOTH_MODES, model)
 
 
-def _ask(harness: Harness, label: str, how: Backward, model: Model | None = None, mode: Mode | None = None) -> None:
+def ask_gradients(harness: Harness, label: str, how: Backward, model: Model | None = None, mode: Mode | None = None) -> None:
     """Ask for gradients.
 
     Args:
         model: who is asked in the contender's place.
         mode: in which; None for that which the question is about.
     """
-    pair = harness.pair()
+    pair, label = harness.pair(), harness.labelled(label)
     candidate = pair.candidate if model is None else model
     if mode is not None:
         candidate.put(mode)
     drawn = pair.inputs(1)
     normal = pair.changed(drawn, DISTRIBUTIONS["normal"])
     # Of both signs, where the reference is made for them.
-    answers = (_Answer.of(pair, mode or pair.mode, how, inputs) for inputs in (normal, drawn))
+    answers = (_Answer.of(pair, mode, how, inputs) for inputs in (normal, drawn))
     asked = next((one for one in answers if one is not None), None)
     if asked is None:
         harness.pass_over("the reference has no such gradients")
@@ -150,9 +151,9 @@ class _Answer:
     redrawn: bool
 
     @classmethod
-    def of(cls, pair: Pair, mode: Mode, how: Backward, inputs: tuple[Any, ...]) -> _Answer | None:
+    def of(cls, pair: Pair, mode: Mode | None, how: Backward, inputs: tuple[Any, ...]) -> _Answer | None:
         """None where the reference has none, or none that are finite."""
-        reference = pair.source.model(mode, pair.reference.state())
+        reference = pair.twin(mode)
         try:
             exact = reference.gradients(inputs, how, exact=True)
             own = reference.gradients(inputs, how)

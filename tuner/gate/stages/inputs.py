@@ -31,8 +31,8 @@ def distributions(harness: Harness) -> None:
     for number in _FURTHER:
         pair = harness.pair()
         harness.agree(pair, pair.inputs(number), f"draw {number}")
-    for name, change in harness.draw.shuffled("distributions", DISTRIBUTIONS.items()):
-        _ask(harness, name, change, _IN_ANOTHER_ORDER if name == OFFSET else FEW_SAMPLES_MULTIPLE)
+    for name in harness.draw.shuffled("distributions", DISTRIBUTIONS):
+        ask_distribution(harness, harness.pair(), name)
     pair = harness.pair()
     drawn = pair.inputs(1)
     masked = tuple(other_masks(value, harness.draw.seed_of(number)) for number, value in enumerate(drawn))
@@ -47,8 +47,8 @@ def distributions(harness: Harness) -> None:
 
 def non_finite(harness: Harness) -> None:
     """NaN, infinities and denormals: not finite exactly where the reference is not, and of the same kind."""
-    for name, change in harness.draw.shuffled("not finite", NON_FINITE.items()):
-        _ask(harness, name, change, everywhere=True)
+    for name in harness.draw.shuffled("not finite", NON_FINITE):
+        ask_distribution(harness, harness.pair(), name)
 
 
 def signed_zeros(harness: Harness) -> None:
@@ -73,16 +73,11 @@ def signed_zeros(harness: Harness) -> None:
             raise StageRefused(f"-0.0: {wrong} zeros have lost the sign that the reference keeps")
 
 
-def _ask(
-    harness: Harness,
-    name: str,
-    change: InputChange,
-    multiple: float = FEW_SAMPLES_MULTIPLE,
-    *,
-    everywhere: bool = False,
-) -> None:
-    pair = harness.pair()
-    harness.agree(pair, _drawn(harness, pair, change), name, multiple=multiple, everywhere=everywhere)
+def ask_distribution(harness: Harness, pair: Pair, name: str) -> None:
+    """Ask about inputs of one of `DISTRIBUTIONS` or `NON_FINITE`."""
+    inputs = _drawn(harness, pair, DISTRIBUTIONS.get(name) or NON_FINITE[name])
+    multiple = _IN_ANOTHER_ORDER if name == OFFSET else FEW_SAMPLES_MULTIPLE
+    harness.agree(pair, inputs, name, multiple=multiple, everywhere=name in NON_FINITE)
 
 
 def _drawn(harness: Harness, pair: Pair, change: InputChange) -> tuple[Any, ...]:

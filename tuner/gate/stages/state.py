@@ -43,9 +43,14 @@ def weights(harness: Harness) -> None:
     inputs = pair.inputs(1)
     harness.agree(pair, inputs, "as made")
     for name in WEIGHT_CHANGES:
-        pair.change(name)
-        _freeze_again(harness, pair, name)
-        harness.agree(pair, inputs, f"after {name}")
+        ask_changed(harness, pair, inputs, name)
+
+
+def ask_changed(harness: Harness, pair: Pair, inputs: Sequence[Any], name: str) -> None:
+    """Ask about a model after one of `CHANGES`."""
+    pair.change(name)
+    _freeze_again(pair, name)
+    harness.agree(pair, inputs, f"after {name}")
 
 
 def statistics(harness: Harness) -> None:
@@ -62,14 +67,14 @@ def statistics(harness: Harness) -> None:
         except FAILURES:
             harness.pass_over("the modules have other parts")
             continue
-        _freeze_again(harness, pair, name)
+        _freeze_again(pair, name)
         harness.agree(pair, inputs, f"after {name}")
 
 
-def _freeze_again(harness: Harness, pair: Pair, change: str) -> None:
+def _freeze_again(pair: Pair, change: str) -> None:
     """Freeze the candidate again after an edit that PyTorch does not count, as `freeze` requires of its callers."""
-    if change in UNCOUNTED:
-        pair.candidate.put(harness.answers.mode)
+    if change in UNCOUNTED and pair.mode is Mode.FROZEN:
+        pair.candidate.put(pair.mode)
 
 
 def mode(harness: Harness) -> None:
@@ -123,7 +128,7 @@ def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: Setting) -> S
         outputs: list[Mapping[str, torch.Tensor]] = []
         try:
             for number in (value, other):
-                model = pair.source.model(pair.mode, pair.reference.state())
+                model = pair.twin()
                 model.set(name, number)
                 outputs.append(model.call(inputs, plain).output.tensors)
         except FAILURES:
