@@ -126,6 +126,7 @@ class Answers:
         self._reduced: Source | None = None
         self._serving: list[Source] = []
         self._takes: dict[Manner, bool] = {}
+        self._errors: dict[str, float] = {}
 
     @classmethod
     def consult(
@@ -194,6 +195,16 @@ class Answers:
             self._zeros[key] = common_zeros(*(source.inputs(self.draw.seed_of(number)) for number in (1, 2)))
         return self._zeros[key]
 
+    def error_of(self, pair: Pair, label: str, draws: Iterable[tuple[Any, ...]]) -> float:
+        """Return the largest error that the pair's reference makes itself on some draws; 0 where it refuses one."""
+        key = f"{pair.key} {label}"
+        if key not in self._errors:
+            try:
+                self._errors[key] = max(ask(pair.twin(), label, inputs).own_error for inputs in draws)
+            except ReferenceRefusal:
+                self._errors[key] = 0.0
+        return self._errors[key]
+
     def takes(self, manner: Manner, source: Source) -> bool:
         """Whether the reference can be called in a manner."""
         if manner not in self._takes:
@@ -259,14 +270,14 @@ class Answers:
         label: str,
         inputs: Callable[[], tuple[Any, ...]],
         autocast: torch.dtype | None = None,
-        multiple: float = FEW_SAMPLES_MULTIPLE,
+        error: float = 0.0,
         *,
         everywhere: bool = False,
     ) -> Case | None:
         """Return what the pair's reference makes of these inputs, None where it refuses them.
 
         Args:
-            multiple: of the reference's own error, which passes.
+            error: passes, as several times the reference's own does.
             everywhere: as in `ask`.
         """
         pair.asked.append(label)
@@ -276,7 +287,7 @@ class Answers:
             return self._kept[key]
         try:
             case = ask(pair.reference, label, inputs(), autocast, everywhere=everywhere, seed=self.draw.seed)
-            output = {path: self._allowing(path, one, multiple, case.inputs) for path, one in case.output.items()}
+            output = {path: self._allowing(path, one, error, case.inputs) for path, one in case.output.items()}
             case = replace(case, output=output)
         except ReferenceRefusal:
             case = None
@@ -284,7 +295,7 @@ class Answers:
             self._kept[key] = case
         return case
 
-    def _allowing(self, path: str, expected: Expected, multiple: float, inputs: Sequence[Any]) -> Expected:
+    def _allowing(self, path: str, expected: Expected, error: float, inputs: Sequence[Any]) -> Expected:
         """The same, allowing the errors of few samples, and what passes at the problem's own sizes."""
         found = (case.output.get(path) for case in self._own_cases)
         alike = [there for there in found if there is not None and there.like.dtype == expected.like.dtype]
@@ -292,7 +303,7 @@ class Answers:
         if expected.vanishes_beside(size) and _largest(inputs) >= _AS_LARGE * _largest(self._own_cases[0].inputs):
             expected = expected.relative_to(size)
         bounds = (there.bound for there in alike)
-        return replace(expected, allowance=max(expected.allowance, multiple * expected.own.max_relative, *bounds))
+        return replace(expected, allowance=max(expected.allowance, error, FEW_SAMPLES_MULTIPLE * expected.own.max_relative, *bounds))
 
     @staticmethod
     def _catch_up(reference: Model, case: Case | None) -> None:
@@ -429,7 +440,7 @@ class Harness:
         *,
         strict: bool = False,
         everywhere: bool = False,
-        multiple: float = FEW_SAMPLES_MULTIPLE,
+        error: float = 0.0,
     ) -> Values | None:
         """Ask both the same thing; what the contender returns, None where there was nothing to ask.
 
@@ -438,7 +449,7 @@ class Harness:
             options: how the contender is called.
             strict: the output has to lie in memory as the reference's does (see `judge.judge_structure`).
             everywhere: what is not finite is judged on finite inputs too (see `oracle.ask`).
-            multiple: of the reference's own error, which passes.
+            error: passes as well.
 
         Raises:
             StageRefused: the contender differs from the reference.
@@ -452,7 +463,7 @@ class Harness:
                     self.pass_over(reason)
                     return None
             name, given = f"{self._stage}: {label}", lambda: _copies(inputs, options)
-            case = self.answers.case(pair, name, given, options.autocast, multiple, everywhere=everywhere)
+            case = self.answers.case(pair, name, given, options.autocast, error, everywhere=everywhere)
             if case is None:
                 self.pass_over("the reference refuses such inputs")
                 return None

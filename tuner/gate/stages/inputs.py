@@ -21,8 +21,8 @@ from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
 
 _IN_ANOTHER_ORDER = 32.0
-"""Where large numbers cancel, sums in another order are so many times as wrong; a formula that loses its digits is
-worse by the square of the offset."""
+"""Where large numbers cancel, sums in another order are so many times as wrong as the reference in the worst of some
+draws; a formula that loses its digits is worse by the square of the offset."""
 _FURTHER = (11, 12)
 
 
@@ -75,13 +75,15 @@ def signed_zeros(harness: Harness) -> None:
 
 def ask_distribution(harness: Harness, pair: Pair, name: str) -> None:
     """Ask about inputs of one of `DISTRIBUTIONS` or `NON_FINITE`."""
-    inputs = _drawn(harness, pair, DISTRIBUTIONS.get(name) or NON_FINITE[name])
-    multiple = _IN_ANOTHER_ORDER if name == OFFSET else FEW_SAMPLES_MULTIPLE
-    harness.agree(pair, inputs, name, multiple=multiple, everywhere=name in NON_FINITE)
+    change, error = DISTRIBUTIONS.get(name) or NON_FINITE[name], 0.0
+    if name == OFFSET:
+        draws = (_drawn(harness, pair, change, number) for number in (0, 61, 71))
+        error = _IN_ANOTHER_ORDER * harness.answers.error_of(pair, name, draws)
+    harness.agree(pair, _drawn(harness, pair, change), name, error=error, everywhere=name in NON_FINITE)
 
 
-def _drawn(harness: Harness, pair: Pair, change: InputChange) -> tuple[Any, ...]:
-    return harness.in_form(pair, pair.changed(pair.inputs(1), change))
+def _drawn(harness: Harness, pair: Pair, change: InputChange, number: int = 0) -> tuple[Any, ...]:
+    return harness.in_form(pair, pair.changed(pair.inputs(1), change, number))
 
 
 def _lost_signs(got: torch.Tensor, expected: torch.Tensor | None, other: torch.Tensor | None) -> int:
