@@ -11,7 +11,7 @@ import gc
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -83,8 +83,6 @@ class CallOptions:
 
 
 ORDINARY = CallOptions()
-
-_HAVE_MODES = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 
 
 @dataclass(frozen=True)
@@ -278,8 +276,10 @@ class Model:
         self.module.get_submodule(name).train(mode is Mode.TRAIN)
 
     def parts(self) -> Sequence[str]:
-        """Return the names of the parts of torch's that do something else in another mode."""
-        return [name for name, part in self.module.named_modules() if name and isinstance(part, _HAVE_MODES)]
+        """Return the names of the parts that programs put into another mode than the whole: normalisations that keep
+        statistics, which are frozen where a model is trained further."""
+        norms = nn.modules.batchnorm._NormBase
+        return [name for name, part in self.module.named_modules() if name and isinstance(part, norms)]
 
     def to(self, place: torch.dtype | str) -> None:
         """Move the module to a type or a device."""
@@ -308,7 +308,7 @@ class Model:
         if not exact:
             return gradients_of(self.module, inputs, how)
         with in_float64(self.module, inputs):
-            return gradients_of(self.module, [widened(value) for value in inputs], how)
+            return gradients_of(self.module, [widened(value) for value in inputs], replace(how, autocast=None))
 
     def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
         """Call it on a CUDA stream on which `second` is written over `first` after a wait, and read the output as soon

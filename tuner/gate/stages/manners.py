@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -9,7 +10,7 @@ from tunebench.tuner.gate.changes import WEIGHT_CHANGES
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, NON_FINITE
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness
-from tunebench.tuner.gate.manner import Manner, Recording
+from tunebench.tuner.gate.manner import Manner, Recording, other_mode
 from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.sources import Sizes
 from tunebench.tuner.gate.stages.callers import GRADIENTS, TRAINING, ask_gradients
@@ -19,6 +20,8 @@ from tunebench.tuner.gate.stages.torch_features import DTYPES, ask_dtype
 from tunebench.tuner.gate.stages.state import ask_changed
 
 Item = TypeVar("Item")
+
+_MORE = 4
 
 
 def manners(harness: Harness) -> None:
@@ -57,27 +60,22 @@ class _Deal:
 
 
 def _ask(harness: Harness, deal: _Deal, manner: Manner) -> None:
-    many = 3 if manner.recording is Recording.NOTHING else 1
-    pair = harness.pair()
+    pair, held = harness.pair(), CallOptions(held=True)
     inputs = pair.inputs(1)
-    if harness.agree(pair, inputs, "as drawn") is None:
-        return
-    for _ in range(2 * many):
-        ask_distribution(harness, pair, next(deal.distributions))
-    for _ in range(many):
-        ask_layout(harness, pair, next(deal.layouts))
-    held = CallOptions(held=True)
     pair.candidate.hold(inputs)
-    harness.agree(pair, inputs, "tensors that are held", held)
+    if harness.agree(pair, inputs, "as drawn", held) is None:
+        return
     others = harness.in_form(pair, pair.changed(inputs, DISTRIBUTIONS["normal"], 51))
     pair.candidate.rewrite(others, counted=False)
     harness.agree(pair, others, "new content in the same tensors", held)
-    if pair.reference.has("parameters"):
-        for _ in range(2 * many):
+    for _ in range(_MORE if manner == Manner(other_mode(harness.answers.mode)) else 1):
+        ask_distribution(harness, pair, next(deal.distributions))
+        ask_layout(harness, pair, next(deal.layouts))
+        if pair.reference.has("parameters"):
             ask_changed(harness, pair, inputs, next(deal.changes))
-    for source, _ in zip(deal.sizes, range(2 * many), strict=False):
-        at = harness.pair(source)
-        harness.agree(at, at.inputs(1), _told(source.sizes, harness.base.sizes))
+        for source in itertools.islice(deal.sizes, 1):
+            at = harness.pair(source)
+            harness.agree(at, at.inputs(1), f"at {_told(source.sizes, harness.base.sizes)}")
     ask_dtype(harness, next(deal.dtypes))
     if manner.part or (manner.mode is not harness.answers.mode and manner.recording is Recording.GRADIENTS):
         ask_gradients(harness, *next(deal.gradients))

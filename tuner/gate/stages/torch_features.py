@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.model import CallOptions
-from tunebench.tuner.gate.values import mapped
+from tunebench.tuner.gate.values import in_type, mapped
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float64)
 
@@ -23,12 +21,8 @@ def ask_dtype(harness: Harness, dtype: torch.dtype) -> None:
     """Ask about module and inputs in one type."""
     pair = harness.pair()
     pair.both(lambda model: model.to(dtype))
-    inputs = tuple(mapped(value, partial(_in, dtype)) for value in pair.inputs(1))
+    inputs = tuple(mapped(value, in_type(dtype)) for value in pair.inputs(1))
     harness.agree(pair, inputs, str(dtype).removeprefix("torch."))
-
-
-def _in(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def autocast(harness: Harness) -> None:
