@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -254,13 +255,13 @@ _TRAINED: Mapping[Trained, Sequence[int]] = {
 
 
 class _Weights:
-    """Makes numbers of both signs for the elements of a tensor: the same ones for the same seed and shape."""
+    """Makes numbers of both signs for the elements of one tensor after the other; they follow from a seed."""
 
     def __init__(self, seed: int) -> None:
-        self._seed = seed
+        self._seeds = itertools.count(100 * seed)
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Numbers for these elements."""
-        generator = torch.Generator(tensor.device).manual_seed(self._seed)
+        """Make numbers for these elements."""
+        generator = torch.Generator(tensor.device).manual_seed(next(self._seeds))
         steps = torch.randint(7, tensor.shape, generator=generator, device=tensor.device)
         return steps.to(tensor.dtype) - 2.5

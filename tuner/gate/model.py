@@ -279,7 +279,8 @@ class Model:
         """Return the names of the parts that programs put into another mode than the whole: normalisations that keep
         statistics, which are frozen where a model is trained further."""
         norms = nn.modules.batchnorm._NormBase
-        return [name for name, part in self.module.named_modules() if name and isinstance(part, norms)]
+        parts = self.module.named_modules()
+        return [name for name, part in parts if name and isinstance(part, norms) and part.track_running_stats]
 
     def to(self, place: torch.dtype | str) -> None:
         """Move the module to a type or a device."""

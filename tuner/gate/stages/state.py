@@ -88,8 +88,11 @@ def mode(harness: Harness) -> None:
         if harness.agree(pair, inputs, f"call {number + 1}, in {now} mode") is None:
             pair = harness.pair()  # a reference that refuses a batch of one may have counted it before
             pair.both(lambda model: model.put(still))
-    pair.change("an in-place edit")
-    harness.agree(pair, inputs, f"weights that were edited in {still} mode")
+    for change in ("an in-place edit", "an edit through .data"):
+        pair.change(change)
+        if still is Mode.FROZEN and change in UNCOUNTED:
+            pair.candidate.put(still)
+        harness.agree(pair, inputs, f"weights that were edited in {still} mode, by {change}")
     pair = harness.pair()
     if pair.reference.returns_itself():
         with harness.refusing("train() and eval()"):
