@@ -269,7 +269,7 @@ class Answers:
         pair: Pair,
         label: str,
         inputs: Callable[[], tuple[Any, ...]],
-        autocast: torch.dtype | None = None,
+        options: CallOptions = ORDINARY,
         error: float = 0.0,
         *,
         everywhere: bool = False,
@@ -277,6 +277,7 @@ class Answers:
         """Return what the pair's reference makes of these inputs, None where it refuses them.
 
         Args:
+            options: how it is called, as far as that matters for the answer.
             error: passes, as several times the reference's own does.
             everywhere: as in `ask`.
         """
@@ -286,7 +287,15 @@ class Answers:
             self._catch_up(pair.reference, self._kept[key])
             return self._kept[key]
         try:
-            case = ask(pair.reference, label, inputs(), autocast, everywhere=everywhere, seed=self.draw.seed)
+            case = ask(
+                pair.reference,
+                label,
+                inputs(),
+                options.autocast,
+                everywhere=everywhere,
+                seed=self.draw.seed,
+                recording=options.recording,
+            )
             output = {path: self._allowing(path, one, error, case.inputs) for path, one in case.output.items()}
             case = replace(case, output=output)
         except ReferenceRefusal:
@@ -456,7 +465,6 @@ class Harness:
         """
         if self._manner.recording is not Recording.NOTHING:
             options = replace(options, recording=self._manner.recording)
-            strict = False  # the reference is asked where nothing is recorded, where torch may lay out another result
         label = self.labelled(label)
         with about(pair.source, inputs, strict=strict, manner=self._manner):
             with self.refusing(label):
@@ -464,7 +472,7 @@ class Harness:
                     self.pass_over(reason)
                     return None
             name, given = f"{self._stage}: {label}", lambda: _copies(inputs, options)
-            case = self.answers.case(pair, name, given, options.autocast, error, everywhere=everywhere)
+            case = self.answers.case(pair, name, given, options, error, everywhere=everywhere)
             if case is None:
                 self.pass_over("the reference refuses such inputs")
                 return None

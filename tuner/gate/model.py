@@ -189,10 +189,18 @@ class Model:
         return self._traced
 
     def consult(
-        self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None, *, in_full: bool = False
+        self,
+        inputs: Sequence[Any],
+        seed: int,
+        autocast: torch.dtype | None = None,
+        *,
+        in_full: bool = False,
+        recording: Recording = Recording.NOTHING,
     ) -> Truth:
         """Call it at its own precision and in float64, each after seeding torch's generators; see `truth_of`."""
-        return truth_of(self.module, inputs, autocast, seed, in_full=in_full)
+        # What inference mode computes is the same as where nothing is recorded, and could not be written to.
+        with torch.enable_grad() if recording is Recording.GRADIENTS else contextlib.nullcontext():
+            return truth_of(self.module, inputs, autocast, seed, in_full=in_full)
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
         """Call it `count` times on inputs that take turns; return the different answers for each of the inputs."""

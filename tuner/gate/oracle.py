@@ -18,6 +18,7 @@ from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, m
 from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
+from tunebench.tuner.gate.manner import Recording
 from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
 from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.sources import Source
@@ -142,6 +143,7 @@ def ask(
     everywhere: bool = False,
     in_full: bool = False,
     seed: int = 0,
+    recording: Recording = Recording.NOTHING,
 ) -> Case:
     """One case; the model's buffers move as in any call.
 
@@ -151,13 +153,14 @@ def ask(
             finite: of what the reference was not made for, such as a negative number under a root, nothing is asked.
         in_full: see `truth_of`.
         seed: of the run; what the call draws follows from it and the name.
+        recording: what torch records of the call.
 
     Raises:
         ReferenceRefusal: the model raises on these inputs, or returns what is no tree of plain values.
     """
     sums, call_seed = checksums(inputs), crc32(name.encode(), seed)
     try:
-        truth = model.consult(inputs, call_seed, autocast, in_full=in_full)
+        truth = model.consult(inputs, call_seed, autocast, in_full=in_full, recording=recording)
     except FAILURES as error:
         raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
     if strange := truth.own.strange:
