@@ -184,6 +184,6 @@ def _refusal_values(refusal: Refusal) -> dict[str, object]:
     shown = {"stage": refusal.name, "claim": refusal.claim.value, "detail": refusal.detail, "loss": refusal.loss}
     if call is None:
         return {**shown, "reproduction": None}
-    plain = {"sizes": dict(call.sizes), "mode": call.mode, "seed": call.seed, "shapes": list(call.shapes)}
+    plain = {"sizes": dict(call.sizes), "mode": call.mode, "manner": call.manner, "seed": call.seed, "shapes": list(call.shapes)}
     element = None if call.element is None else asdict(call.element)
     return {**shown, "reproduction": {**plain, "shown": call.shown, "element": element}}

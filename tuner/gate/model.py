@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.gradients import Backward, Gradients, gradients_of
-from tunebench.tuner.gate.manner import Recording
+from tunebench.tuner.gate.manner import Manner, Recording
 from tunebench.tuner.gate.memory import (
     SENTINELS,
     Bands,
@@ -377,6 +377,13 @@ class Model:
         more = list(inspect.signature(self.module.forward).parameters.values())[count:]
         named = itertools.takewhile(lambda one: one.kind is one.POSITIONAL_OR_KEYWORD, more)
         return [one.name for one in named if one.default is not one.empty]
+
+
+def in_part(model: Model, manner: Manner) -> Model:
+    """Put the part of a model that a manner names into that part's mode; return the model."""
+    if manner.part:
+        model.put_part(manner.part, manner.part_mode)
+    return model
 
 
 def _are_gone(memory: Sequence[StorageWeakRef]) -> bool:

@@ -56,7 +56,7 @@ class _Deal:
         self.sizes = dealt("sizes", harness.answers.sizes_met)
         self.changes = dealt("changes", [*WEIGHT_CHANGES])
         self.dtypes = dealt("dtypes", DTYPES)
-        self.gradients = dealt("gradients", [*(GRADIENTS | TRAINING).items()])
+        self.gradients = dealt("gradients", [*GRADIENTS.items(), *TRAINING.items()])
 
 
 def _ask(harness: Harness, deal: _Deal, manner: Manner) -> None:
