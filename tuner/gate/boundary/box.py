@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import fcntl
 import os
 import resource
 import site
+import socket
 import stat
+import struct
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +33,7 @@ _NAMESPACES = _NEW_USER | _NEW_PID | _NEW_MOUNTS | _NEW_NETWORK | _NEW_IPC
 _READ_ONLY, _NO_SETUID, _NO_DEVICES, _NO_PROGRAMS, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
 
+_SET_FLAGS, _UP = 0x8914, 1  # of a network's interface
 _SET_DUMPABLE, _NO_NEW_PRIVILEGES = 4, 38
 _CAPABILITY_VERSION = 0x20080522
 
@@ -43,7 +47,7 @@ _SHARE_OF_MEMORY = 2
 _SHARE_OF_FOLDER = 8
 
 _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TZ", "CC", "CXX", "USER", "LOGNAME", "SYSTEMROOT", "TERM")
-_KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "TUNEBENCH_", "GATE_FILES_")
+_KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "TUNEBENCH_")
 
 
 class Box(enum.StrEnum):
@@ -80,7 +84,8 @@ class Room:
     Attributes:
         walls: how it is closed.
         folder: for temporary files. Namespaces have a `/tmp` and a home in memory, which end with them.
-        readable: folders and files that it needs of those that the box hides.
+        readable: folders that it needs of those that the box hides.
+        shared: a folder that it writes in for whoever reads it afterwards, if there is one.
         is_on_gpu: the GPU's nodes are passed in, and addresses are not limited: a driver reserves them.
     """
 
@@ -88,16 +93,18 @@ class Room:
     folder: Path
     readable: Sequence[Path]
     is_on_gpu: bool
+    shared: Path | None = None
 
 
-def room_for(walls: Walls, folder: Path, files: Sequence[Path], *, is_on_gpu: bool) -> Room:
+def room_for(walls: Walls, folder: Path, files: Sequence[Path], *, is_on_gpu: bool, shared: Path | None = None) -> Room:
     """Return the box for a process that runs these files.
 
     Args:
         folder: where it may write, if it has no namespaces.
+        shared: see `Room`.
     """
     folder = _TEMPORARY if walls is Walls.NAMESPACES else folder
-    return Room(walls, folder, tuple(_needed(files)), is_on_gpu)
+    return Room(walls, folder, tuple(_needed(files)), is_on_gpu, shared)
 
 
 def walls_for(box: Box) -> Sequence[Walls | None]:
@@ -152,14 +159,17 @@ def furnish(room: Room) -> None:
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     hidden = sorted({Path(name).resolve() for name in (_TEMPORARY, "/var/tmp", "/run", "/dev", Path.home())})
     hidden = [path for path in hidden if path.is_dir() and path != Path("/")]
-    needed = {path: os.open(path, os.O_PATH) for path in _outermost(room.readable, hidden)}
+    shared = [room.shared.resolve()] if room.shared else []
+    needed = {path: os.open(path, os.O_PATH) for path in (*_outermost(room.readable, hidden), *shared)}
     nodes = {path: os.open(path, os.O_PATH) for path in _nodes(room)}
-    _read_only()
+    _change_mounts("/", _READ_ONLY | _NO_SETUID)
     for path in hidden:
         _mount("tmpfs", path, "tmpfs", _NO_SETUID | _NO_DEVICES, f"size={bytes_of_folder},mode=0755")
     for path, opened in needed.items():
         path.mkdir(parents=True, exist_ok=True)
         _mount(f"/proc/self/fd/{opened}", path, None, _BIND | _RECURSIVE)
+    for path in shared:
+        _change_mounts(path, 0, _READ_ONLY)
     for path, opened in nodes.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -172,7 +182,9 @@ def furnish(room: Room) -> None:
     Path("/dev/fd").symlink_to("/proc/self/fd")
     _mount("proc", "/proc", "proc", _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS)
     _limit_processes()
-    _read_only("/proc")
+    _change_mounts("/proc", _READ_ONLY)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", _UP))
 
 
 def _limit_processes() -> None:
@@ -214,11 +226,11 @@ class _MountAttributes(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "user_namespace"))
 
 
-def _read_only(path: str = "/") -> None:
-    """Make every mount from here on read only."""
-    change = _MountAttributes(_READ_ONLY | _NO_SETUID, 0, 0, 0)
+def _change_mounts(path: str | Path, added: int, cleared: int = 0) -> None:
+    """Change the attributes of every mount from here on."""
+    change = _MountAttributes(added, cleared, 0, 0)
     size = ctypes.sizeof(change)
-    asked(libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE, ctypes.byref(change), size))
+    asked(libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), _AT_RECURSIVE, ctypes.byref(change), size))
 
 
 def close(room: Room) -> None:
@@ -236,7 +248,7 @@ def close(room: Room) -> None:
     _drop_capabilities()
     asked(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     if room.walls is Walls.LANDLOCK:
-        landlock.confine([room.folder])
+        landlock.confine([room.folder, *([room.shared] if room.shared else [])])
     seccomp.refuse_system_calls()
 
 
@@ -265,6 +277,4 @@ def _set_limits(room: Room) -> None:
 def _drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     asked(libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
-    asked(
-        libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0)
-    )  # fewer capabilities make a process undumpable, and its /proc unreadable
+    asked(libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0))  # with fewer capabilities its /proc is unreadable
