@@ -92,7 +92,9 @@ STEPS: Sequence[Step] = (
     Step("hooks", hooks, "forward hooks do not fire, or what they return is lost", depth=Depth.EVERYTHING),
     Step("keywords", keywords, "an error where inputs are given by name", depth=Depth.EVERYTHING),
     Step("training", training, "training that freezes, adds up or derives twice goes wrong", depth=Depth.EVERYTHING),
-    Step("manners", manners, "wrong values in another mode, in inference mode or with autograd", depth=Depth.EVERYTHING),
+    Step(
+        "manners", manners, "wrong values in another mode, in inference mode or with autograd", depth=Depth.EVERYTHING
+    ),
     Step("large", large, "wrong values beyond 2^31 elements", depth=Depth.EVERYTHING),
     Step("torch.compile", compiled, "torch.compile fails, or changes the values", depth=Depth.EVERYTHING),
     Step(SANITIZER, sanitized, "memory that is not its own, or a race", Claim.PROBLEM, Depth.EVERYTHING),

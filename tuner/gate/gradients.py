@@ -184,9 +184,7 @@ def _differentiate(
         total.backward(retain_graph=retain)  # type: ignore[no-untyped-call]
 
 
-def _summed_gradients(
-    outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], weigh: _Weights
-) -> torch.Tensor:
+def _summed_gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], weigh: _Weights) -> torch.Tensor:
     """A weighted sum of gradients, to be derived once more."""
     total = torch.stack([(output * weigh(output)).sum() for output in outputs]).sum()
     first = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)

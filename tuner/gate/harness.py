@@ -312,7 +312,10 @@ class Answers:
         if expected.vanishes_beside(size) and _largest(inputs) >= _AS_LARGE * _largest(self._own_cases[0].inputs):
             expected = expected.relative_to(size)
         bounds = (there.bound for there in alike)
-        return replace(expected, allowance=max(expected.allowance, error, FEW_SAMPLES_MULTIPLE * expected.own.max_relative, *bounds))
+        return replace(
+            expected,
+            allowance=max(expected.allowance, error, FEW_SAMPLES_MULTIPLE * expected.own.max_relative, *bounds),
+        )
 
     @staticmethod
     def _catch_up(reference: Model, case: Case | None) -> None:

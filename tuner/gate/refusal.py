@@ -94,7 +94,9 @@ class Reproduction:
     def __str__(self) -> str:
         drawn = "this question's own inputs" if self.seed is None else f"inputs from seed {self.seed}"
         sizes = ", ".join(f"{name}={value:g}" for name, value in self.sizes.items())
-        return "; ".join(filter(None, (self.shown, f"{drawn}: {', '.join(self.shapes)}", sizes, self.manner or f"{self.mode} mode")))
+        return "; ".join(
+            filter(None, (self.shown, f"{drawn}: {', '.join(self.shapes)}", sizes, self.manner or f"{self.mode} mode"))
+        )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.stage_log import StageRefused
-from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
 
 _IN_ANOTHER_ORDER = 32.0
 """Where large numbers cancel, sums in another order are so many times as wrong as the reference in the worst of some

@@ -16,8 +16,8 @@ from tunebench.tuner.gate.sources import Sizes
 from tunebench.tuner.gate.stages.callers import GRADIENTS, TRAINING, ask_gradients
 from tunebench.tuner.gate.stages.inputs import ask_distribution
 from tunebench.tuner.gate.stages.layouts import LAYOUTS, ask_layout
-from tunebench.tuner.gate.stages.torch_features import DTYPES, ask_dtype
 from tunebench.tuner.gate.stages.state import ask_changed
+from tunebench.tuner.gate.stages.torch_features import DTYPES, ask_dtype
 
 Item = TypeVar("Item")
 
