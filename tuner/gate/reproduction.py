@@ -108,11 +108,11 @@ def _reproduction(
         call_seed,
         shapes,
         shown,
-        element,
         str(manner),
         manner.recording.value,
         manner.part,
         manner.part_mode.value if manner.part else "",
+        element,
     )
 
 
