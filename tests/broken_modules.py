@@ -520,6 +520,16 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
             "    def forward(self, x):\n" + _NORM
         },
     ),
+    "takes the model's mode for its part's": BrokenModule(
+        STATE,
+        "manners",
+        "'norm' in (train|eval) mode",
+        STATISTICS,
+        {
+            "        y = self.norm(x)\n        return y\n": "        norm, was = self.norm, self.norm.training\n"
+            "        norm.train(self.training)\n        y = norm(x)\n        norm.train(was)\n        return y\n",
+        },
+    ),
     "keeps weights by their sum": BrokenModule(
         STATE,
         "weights",
@@ -676,6 +686,13 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
             "            return F.batch_norm(x, None, None, norm.weight, norm.bias, True)\n        return norm(x)\n",
             "        y = self.norm(x)\n": "",
         },
+    ),
+    "returns other values in inference mode": BrokenModule(
+        CALLERS,
+        "manners",
+        "in (train|eval) mode, inference_mode",
+        ROWS,
+        norm("        y = self.norm(x) * (1.01 if torch.is_inference_mode_enabled() else 1.0)\n"),
     ),
     "returns other values where gradients are recorded": BrokenModule(
         CALLERS,
