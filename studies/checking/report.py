@@ -124,14 +124,14 @@ class CheckReport:
             yield f"{what}: {self.subject.box}"
         if self.declared:
             yield f"{what}: declared: {', '.join(self.declared)}"
+        if self.seed is not None:
+            yield f"{what}: seed {self.seed} asks the same questions again"
         is_passed = errors is not None and errors.first_wrong_index is None
         figures = f" (error {errors.max_relative:.1e} of the output's size)" if errors and is_passed else ""
         trusted = ", trusted: it ran in the judge's process" if self.trusted else ""
         yield f"{what}: " + (
             f"NOT right for the problem: {wrong[0].detail}" if wrong else f"right for the problem{figures}{trusted}"
         )
-        if self.seed is not None:
-            yield f"{what}: seed {self.seed} asks the same questions again"
         if not refusals:
             left = ", ".join(stage.name for stage in self.stages if not stage.asked)
             yield f"{what}: a drop-in for the reference" + (f" (not asked: {left})" if left else "")
