@@ -25,7 +25,7 @@ from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTI
 from tunebench.tuner.gate.values import in_type, mapped
 from tunebench.tuner.kernel import Mode
 
-_SIZES = 3
+_SIZES = 2
 _MOSTLY_ROUNDING = 0.1
 _OF_ROUNDING = 32.0
 
