@@ -199,11 +199,18 @@ def has_no_capability(_pid: int, _folder: Path) -> bool:
 
 
 def reads_but_does_not_write(_: int, folder: Path) -> bool:
-    readable = (folder / "reference.py").read_text(encoding="utf-8") == "kept" and Path(sys.prefix).is_dir()
+    readable = all(path.exists() for path in (folder / "reference.py", Path(sys.prefix), results_of(folder)))
     return readable and not os.access(folder, os.W_OK) and not os.access("/proc/sys/kernel/core_pattern", os.W_OK)
 
 
-def test_namespaces_show_their_own_processes_and_read_only_files(folder: Path) -> None:
+def results_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-results") / "results.db"
+
+
+def test_namespaces_show_their_own_processes_and_read_only_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results_of(folder).parent.mkdir()
+    results_of(folder).touch()
+    monkeypatch.setenv("TUNEBENCH_DB", str(results_of(folder)))
     looks = [sees_nobody, has_no_capability, reads_but_does_not_write]
     assert done_in(Walls.NAMESPACES, looks, folder) == {look.__name__ for look in looks}
 
@@ -315,6 +322,29 @@ def test_everything_in_a_box_ends_with_it(folder: Path) -> None:
     assert own in namespaces()
     process.close()
     assert own not in namespaces()
+
+
+def beats(connection: Connection) -> NoReturn:
+    if os.fork() == 0:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+        while True:
+            connection.send_bytes(b".")
+            time.sleep(0.01)
+    time.sleep(600)
+    os._exit(0)
+
+
+def test_a_box_stands_still_while_others_are_timed(folder: Path) -> None:
+    process = run_in(Walls.NAMESPACES, beats, folder)
+    with closing(process):
+        assert process.connection.recv_bytes() == b"."
+        for _ in range(3):
+            process.stop()
+            while process.connection.poll(0.5):
+                process.connection.recv_bytes()
+            process.go_on()
+            assert process.connection.recv_bytes() == b"."
 
 
 def ends(_connection: Connection, how: str) -> NoReturn:
