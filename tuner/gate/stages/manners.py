@@ -54,7 +54,7 @@ class _Deal:
 
         self.distributions = dealt("distributions", [*DISTRIBUTIONS, *NON_FINITE])
         self.layouts = dealt("layouts", [*LAYOUTS])
-        self.sizes = dealt("sizes", harness.answers.sizes_met)
+        self.sizes = dealt("sizes", harness.sizes_met)
         self.changes = dealt("changes", [*WEIGHT_CHANGES])
         self.dtypes = dealt("dtypes", DTYPES)
         self.gradients = dealt("gradients", [*GRADIENTS.items(), *TRAINING.items()])
