@@ -8,6 +8,7 @@ from tests.gate_files import on_cuda
 from tests.gate_files.entry import GateFile
 from tests.gate_files.on_cuda import runs_on_cuda
 from tests.gate_files.right import (
+    backward,
     compiled,
     habits,
     half_types,
@@ -15,6 +16,7 @@ from tests.gate_files.right import (
     integers,
     lookups,
     losses,
+    manners,
     models,
     networks,
     norms,
@@ -25,10 +27,23 @@ from tests.gate_files.right import (
     structures,
 )
 from tests.gate_files.wrong import caches, gradients, hostile, layouts, memory, modules, precision, sizes, state, values
+from tests.gate_files.wrong import manners as wrong_manners
 
 WRONG: Sequence[GateFile] = tuple(
     file
-    for module in (values, precision, caches, sizes, layouts, gradients, modules, memory, state, hostile)
+    for module in (
+        values,
+        precision,
+        caches,
+        sizes,
+        layouts,
+        gradients,
+        modules,
+        wrong_manners,
+        memory,
+        state,
+        hostile,
+    )
     for file in module.FILES
 )
 RIGHT: Sequence[GateFile] = tuple(
@@ -49,6 +64,8 @@ RIGHT: Sequence[GateFile] = tuple(
         habits,
         rewrites,
         compiled,
+        manners,
+        backward,
     )
     for file in module.FILES
 )
