@@ -13,6 +13,7 @@ from tests.gate_files.right import (
     half_types,
     in_place,
     integers,
+    kinds_of_inputs,
     lookups,
     losses,
     models,
@@ -20,15 +21,28 @@ from tests.gate_files.right import (
     norms,
     plain,
     random_numbers,
+    reference_first,
     rewrites,
     several_inputs,
     structures,
 )
-from tests.gate_files.wrong import caches, gradients, hostile, layouts, memory, modules, precision, sizes, state, values
+from tests.gate_files.wrong import (
+    caches,
+    gradients,
+    hostile,
+    layouts,
+    memory,
+    modules,
+    precision,
+    sizes,
+    state,
+    unvaried,
+    values,
+)
 
 WRONG: Sequence[GateFile] = tuple(
     file
-    for module in (values, precision, caches, sizes, layouts, gradients, modules, memory, state, hostile)
+    for module in (values, precision, caches, sizes, layouts, gradients, modules, memory, unvaried, state, hostile)
     for file in module.FILES
 )
 RIGHT: Sequence[GateFile] = tuple(
@@ -48,6 +62,8 @@ RIGHT: Sequence[GateFile] = tuple(
         models,
         habits,
         rewrites,
+        reference_first,
+        kinds_of_inputs,
         compiled,
     )
     for file in module.FILES
