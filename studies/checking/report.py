@@ -76,6 +76,11 @@ class CheckReport:
         return self.subject.declared
 
     @property
+    def seed(self) -> int | None:
+        """The seed of the questions; None where none was asked."""
+        return self.request.seed
+
+    @property
     def require(self) -> Claim:
         """The claim that has to hold for `passed`."""
         return self.request.require or Claim.DROP_IN
@@ -121,6 +126,8 @@ class CheckReport:
         yield f"{what}: " + (
             f"NOT right for the problem: {wrong[0].detail}" if wrong else f"right for the problem{figures}{trusted}"
         )
+        if self.seed is not None:
+            yield f"{what}: seed {self.seed} asks the same questions again"
         if not refusals:
             left = ", ".join(stage.name for stage in self.stages if not stage.asked)
             yield f"{what}: a drop-in for the reference" + (f" (not asked: {left})" if left else "")
@@ -133,7 +140,7 @@ class CheckReport:
         """The verdicts in one line."""
         name, _, problem, drop_in, refusal, seconds = self.row
         told = f": {refusal}" if refusal else ""
-        return f"{name}, {self.mode}: problem {problem}, drop-in {drop_in}, {seconds} s{told}"
+        return f"{name}, {self.mode}: problem {problem}, drop-in {drop_in}, {seconds} s, seed {self.seed}{told}"
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -154,6 +161,7 @@ class CheckReport:
             "eager": described(self.request.settings or {}),
             "declared": [one.value for one in self.declared],
             "trusted": self.trusted,
+            "seed": self.seed,
             **asdict(self.verdict),
             "stages": [{**asdict(stage), "asked": stage.asked} for stage in self.stages],
             "required": self.require.value,

@@ -47,7 +47,7 @@ class Teller:
         try:
             with torch.no_grad():
                 source = refusal.source or answers.source
-                return reproduce(source, contender, answers.mode, inputs, strict=refusal.strict)
+                return reproduce(source, contender, answers.mode, inputs, answers.draw, strict=refusal.strict)
         except IsolationError:
             return None  # the next question finds that the process is gone
 

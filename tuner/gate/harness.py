@@ -18,7 +18,8 @@ import torch
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.case import Case, Expected
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.distributions import Places, common_zeros, with_zeros
+from tunebench.tuner.gate.distributions import InputChange, Places, all_changed, common_zeros, with_zeros
+from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
@@ -51,6 +52,7 @@ class Pair:
         source: the reference's file at this pair's sizes.
         mode: that both were made in.
         key: what tells this pair from those of other sizes and modes.
+        draw: what the run draws.
         asked: every question so far, for the state that an answer depends on.
     """
 
@@ -59,6 +61,7 @@ class Pair:
     reference: Model
     candidate: Model
     key: str
+    draw: Draw
     asked: list[str] = field(default_factory=list)
 
     def both(self, action: Callable[[Model], object]) -> None:
@@ -73,11 +76,15 @@ class Pair:
     def copied(self) -> Pair:
         """Deep copies of both."""
         key = f"{self.key}, a copy after {self.asked}"
-        return Pair(self.source, self.mode, self.reference.copied(), self.candidate.copied(), key)
+        return Pair(self.source, self.mode, self.reference.copied(), self.candidate.copied(), key, self.draw)
 
-    def inputs(self, seed: int) -> tuple[Any, ...]:
-        """The reference's own inputs, drawn from this seed."""
-        return self.source.inputs(seed)
+    def inputs(self, number: int) -> tuple[Any, ...]:
+        """The reference's own inputs, the run's of that number."""
+        return self.source.inputs(self.draw.seed_of(number))
+
+    def changed(self, inputs: Sequence[Any], change: InputChange, number: int = 0) -> tuple[Any, ...]:
+        """Every input changed, with the run's random numbers of that number and those behind it."""
+        return all_changed(inputs, change, self.draw.seed_of(number))
 
 
 class Answers:
@@ -89,10 +96,12 @@ class Answers:
             library may happen to choose a more precise algorithm for the reference.
         mode: that the models are in.
         original: the reference's model at these sizes, which remembers its first state.
+        draw: what is asked of it, as far as that is drawn.
     """
 
-    def __init__(self, source: Source, oracle: Oracle, mode: Mode, original: Model) -> None:
+    def __init__(self, source: Source, oracle: Oracle, mode: Mode, original: Model, draw: Draw = Draw()) -> None:
         self.source = source
+        self.draw = draw
         self.original = original
         self.oracle = oracle
         self._own_cases = oracle.cases
@@ -109,7 +118,12 @@ class Answers:
 
     @classmethod
     def consult(
-        cls, source: Source, mode: Mode, accuracy: Accuracy = Accuracy.TOLERANCE, original: Model | None = None
+        cls,
+        source: Source,
+        mode: Mode,
+        accuracy: Accuracy = Accuracy.TOLERANCE,
+        original: Model | None = None,
+        draw: Draw = Draw(),
     ) -> Answers:
         """Ask the reference for its answers at the problem's own sizes; see `consult_reference`.
 
@@ -117,7 +131,7 @@ class Answers:
             original: its model; None to have it made.
         """
         original = original or source.model(mode)
-        return cls(source, consult_reference(source, original, accuracy), mode, original)
+        return cls(source, consult_reference(source, original, accuracy, draw), mode, original, draw)
 
     def at(self, sizes: Mapping[str, int | float]) -> Source | None:
         """The reference at other sizes; None where its file makes no model or no inputs of them."""
@@ -158,7 +172,7 @@ class Answers:
             return True
         key = str(dict(source.sizes))
         if key not in self._alike:
-            case = ask(source.model(self.mode), "precision", source.inputs(0))
+            case = ask(source.model(self.mode), "precision", source.inputs(self.draw.seed_of(0)))
             self._alike[key] = case.own_error >= self._own_error / _ALIKE
         return self._alike[key]
 
@@ -166,7 +180,7 @@ class Answers:
         """The zeros that belong to the problem at these sizes (see `common_zeros`)."""
         key = str(dict(source.sizes))
         if key not in self._zeros:
-            self._zeros[key] = common_zeros(source.inputs(1), source.inputs(2))
+            self._zeros[key] = common_zeros(*(source.inputs(self.draw.seed_of(number)) for number in (1, 2)))
         return self._zeros[key]
 
     def note_serving(self, source: Source) -> None:
@@ -193,7 +207,7 @@ class Answers:
                 continue  # sizes that are multiplied may be large together
             if (source := self.at(sizes)) is None:
                 return None
-            model, inputs = source.model(Mode.TRAIN), source.inputs(0)
+            model, inputs = source.model(Mode.TRAIN), source.inputs(self.draw.seed_of(0))
             try:
                 model.call(inputs, CallOptions(byte=None, guarded=False))
             except FAILURES:
@@ -232,7 +246,7 @@ class Answers:
             self._catch_up(pair.reference, self._kept[key])
             return self._kept[key]
         try:
-            case = ask(pair.reference, label, inputs(), autocast, everywhere=everywhere)
+            case = ask(pair.reference, label, inputs(), autocast, everywhere=everywhere, seed=self.draw.seed)
             output = {path: self._allowing(path, one, multiple, case.inputs) for path, one in case.output.items()}
             case = replace(case, output=output)
         except ReferenceRefusal:
@@ -271,6 +285,7 @@ class Harness:
     ) -> None:
         self.answers = answers
         self.contender = contender
+        self.draw = answers.draw
         self._ask = ask
         self.device = answers.device
         self._stage = ""
@@ -346,7 +361,7 @@ class Harness:
         except FAILURES as error:
             raise StageRefused(f"the model cannot be made like the reference: {described(error)}") from error
         candidate.guard()
-        return Pair(source, mode, reference, candidate, f"{dict(source.sizes)} {mode}")
+        return Pair(source, mode, reference, candidate, f"{dict(source.sizes)} {mode}", self.draw)
 
     def in_form(self, pair: Pair, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Inputs that `get_inputs` has not drawn, with the zeros that all of its own have."""

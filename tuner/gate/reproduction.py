@@ -10,6 +10,7 @@ import torch
 
 from tunebench.tuner.gate.case import Case, figures
 from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.model import CallOptions
@@ -21,20 +22,21 @@ from tunebench.tuner.gate.values import ROOT, Values
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.users_code import described
 
-_SEEDS = (1, 2, 0, 11, 12, 21, 22, 23)
-"""Seeds from which the gate's stages draw inputs."""
+_NUMBERS = (1, 2, 0, 11, 12, 21, 22, 23)
+"""Numbers of the inputs that the gate's stages draw."""
 
 _MOST_BYTES = 1 << 25
 """Inputs that no seed draws are kept up to this size."""
 
 
 def reproduce(
-    source: Source, contender: Contender, mode: Mode, inputs: Sequence[Any], *, strict: bool
+    source: Source, contender: Contender, mode: Mode, inputs: Sequence[Any], draw: Draw, *, strict: bool
 ) -> Reproduction | None:
     """Return what one call of a new model shows, with these inputs and the reference's weights; None where it is right.
 
     Args:
         source: the reference at the sizes of the call.
+        draw: what the run has drawn its inputs from.
         strict: where the output lies in memory counts as well.
     """
     try:
@@ -46,6 +48,7 @@ def reproduce(
     except (*FAILURES, ReferenceRefusal):
         return None
     exemptions, element = contender.exemptions, None
+    seeds = [draw.seed_of(number) for number in _NUMBERS]
     try:
         output = candidate.call(inputs, CallOptions(byte=None, guarded=False, seed=case.call_seed)).output
         judge_structure(case, output)
@@ -53,9 +56,9 @@ def reproduce(
         judge_values(case, output, rewritten=exemptions.rewrites_algebra)
         judge_structure(case, output, strict=strict, dense=exemptions.dense)
     except StageRefused as refusal:
-        return _reproduction(source, mode, inputs, case.call_seed, str(element or refusal), element)
+        return _reproduction(source, mode, inputs, seeds, case.call_seed, str(element or refusal), element)
     except FAILURES as error:
-        return _reproduction(source, mode, inputs, case.call_seed, described(error))
+        return _reproduction(source, mode, inputs, seeds, case.call_seed, described(error))
     return None
 
 
@@ -84,9 +87,15 @@ def _place(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _reproduction(
-    source: Source, mode: Mode, inputs: Sequence[Any], call_seed: int, shown: str, element: Element | None = None
+    source: Source,
+    mode: Mode,
+    inputs: Sequence[Any],
+    seeds: Sequence[int],
+    call_seed: int,
+    shown: str,
+    element: Element | None = None,
 ) -> Reproduction:
-    seed = next((seed for seed in _SEEDS if _same(source.inputs(seed), inputs)), None)
+    seed = next((seed for seed in seeds if _same(source.inputs(seed), inputs)), None)
     kept = _kept(inputs) if seed is None else None
     shapes = tuple(map(_form, inputs))
     return Reproduction(dict(source.sizes), mode.value, seed, kept, call_seed, shapes, shown, element)

@@ -69,7 +69,7 @@ def test_a_kernels_configuration_passes(run: CommandLine, write_kernel: WriteKer
     assert report["passed"] and report["reason"] == ""
     assert report["configuration"] == {"block_size": 128, "blocks": 2, "variety": 0}
     names = [stage["name"] for stage in report["stages"]]
-    assert names.index("structure") < names.index("values, seed 1") < names.index("sizes") < names.index("sanitizer")
+    assert names.index("structure") < names.index("values, draw 1") < names.index("sizes") < names.index("sanitizer")
     assert all(stage["seconds"] >= 0 for stage in report["stages"])
     assert report["errors"]["max_relative"] < 1e-6
 
@@ -254,7 +254,7 @@ def test_a_run_directory_is_judged_file_by_file(run: CommandLine, tmp_path: Path
     assert done.code == 1
     first = {Path(one["target"]).name[16:-10]: one["refusals"][0] for one in done.json}
     assert {name: one["stage"] for name, one in first.items()} == {
-        "23_sample_0": "values, seed 1",
+        "23_sample_0": "values, draw 1",
         "23_sample_1": "import",
         "7_sample_0": "question",
     }

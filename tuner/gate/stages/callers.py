@@ -11,7 +11,7 @@ import torch
 
 from tunebench.tuner.gate.changes import HOOKS
 from tunebench.tuner.gate.comparison import compare, norm_of, relative_norm, scale_of
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import OUTPUT, Backward, Gradients, Incoming, Trained
 from tunebench.tuner.gate.harness import Harness, Pair
@@ -24,7 +24,6 @@ from tunebench.tuner.kernel import Mode
 
 _MOSTLY_ROUNDING = 0.1
 _OF_ROUNDING = 32.0
-_OPTION = 1.5
 
 
 def hooks(harness: Harness) -> None:
@@ -32,7 +31,7 @@ def hooks(harness: Harness) -> None:
 
     Those of its parts are not asked about: a forward that is one kernel calls none of them.
     """
-    for name in HOOKS:
+    for name in harness.draw.shuffled("hooks", HOOKS):
         pair = harness.pair()
         inputs = pair.inputs(1)
         harness.agree(pair, inputs, f"before {name}")
@@ -50,9 +49,10 @@ def keywords(harness: Harness) -> None:
         harness.pass_over("the reference's inputs have no names")
         return
     harness.agree(pair, inputs, f"called with {', '.join(names)} by name", CallOptions(keywords=names))
+    number = harness.draw.factor("an option")
     for option in pair.reference.options(len(inputs)):
-        names, inputs = (*names, option), (*inputs, _OPTION)
-        harness.agree(harness.pair(), inputs, f"with {option} = {_OPTION}", CallOptions(keywords=names))
+        names, inputs = (*names, option), (*inputs, number)
+        harness.agree(harness.pair(), inputs, f"with {option} = {number}", CallOptions(keywords=names))
 
 
 GRADIENTS: Mapping[str, Backward] = {
@@ -84,14 +84,14 @@ def gradients(harness: Harness) -> None:
     pair = harness.pair()
     plainly = CallOptions(byte=None, guarded=False, recording=True)
     harness.agree(pair, pair.inputs(1), "a call where gradients are recorded", plainly)
-    for label, how in GRADIENTS.items():
+    for label, how in harness.draw.shuffled("gradients", GRADIENTS.items()):
         _ask(harness, label, how)
 
 
 def training(harness: Harness) -> None:
     """Gradients as training loops ask for them: weights frozen, gradients added up, gradients of gradients; in train
     mode, whatever mode the question is about, and by whatever policy a model chooses what serves it."""
-    for label, how in TRAINING.items():
+    for label, how in harness.draw.shuffled("training", TRAINING.items()):
         _ask(harness, label, how)
     if harness.answers.mode is not Mode.TRAIN:
         _ask(harness, "of two steps in train mode", _STEPS, mode=Mode.TRAIN)
@@ -112,7 +112,7 @@ def _ask(harness: Harness, label: str, how: Backward, model: Model | None = None
     if mode is not None:
         candidate.put(mode)
     drawn = pair.inputs(1)
-    normal = all_changed(drawn, DISTRIBUTIONS["normal"])
+    normal = pair.changed(drawn, DISTRIBUTIONS["normal"])
     # Of both signs, where the reference is made for them.
     answers = (_Answer.of(pair, mode or pair.mode, how, inputs) for inputs in (normal, drawn))
     asked = next((one for one in answers if one is not None), None)

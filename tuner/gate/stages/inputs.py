@@ -11,7 +11,6 @@ from tunebench.tuner.gate.distributions import (
     NON_FINITE,
     OFFSET,
     InputChange,
-    all_changed,
     other_masks,
     zeros_among,
 )
@@ -24,24 +23,23 @@ from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
 _IN_ANOTHER_ORDER = 32.0
 """Where large numbers cancel, sums in another order are so many times as wrong; a formula that loses its digits is
 worse by the square of the offset."""
-_SEEDS = (11, 12)
-_SCALARS = (-2.5, 0.0, 1.0)
+_FURTHER = (11, 12)
 
 
 def distributions(harness: Harness) -> None:
-    """Further seeds, other distributions, and other values of whatever input is a plain number."""
-    for seed in _SEEDS:
+    """Further draws, other distributions, and other values of whatever input is a plain number."""
+    for number in _FURTHER:
         pair = harness.pair()
-        harness.agree(pair, pair.inputs(seed), f"seed {seed}")
-    for name, change in DISTRIBUTIONS.items():
+        harness.agree(pair, pair.inputs(number), f"draw {number}")
+    for name, change in harness.draw.shuffled("distributions", DISTRIBUTIONS.items()):
         _ask(harness, name, change, _IN_ANOTHER_ORDER if name == OFFSET else FEW_SAMPLES_MULTIPLE)
     pair = harness.pair()
     drawn = pair.inputs(1)
-    masked = tuple(other_masks(value, seed) for seed, value in enumerate(drawn))
+    masked = tuple(other_masks(value, harness.draw.seed_of(number)) for number, value in enumerate(drawn))
     if any(one is not other for one, other in zip(drawn, masked, strict=True)):
         harness.agree(pair, masked, "masks in another order")
     pair = harness.pair()
-    for scalar in _SCALARS:
+    for scalar in (-2.0 * harness.draw.factor("a number"), 0.0, 1.0):
         inputs = tuple(scalar if isinstance(value, float) else value for value in pair.inputs(11))
         if any(isinstance(value, float) for value in inputs):
             harness.agree(pair, inputs, f"the number {scalar}")
@@ -49,7 +47,7 @@ def distributions(harness: Harness) -> None:
 
 def non_finite(harness: Harness) -> None:
     """NaN, infinities and denormals: not finite exactly where the reference is not, and of the same kind."""
-    for name, change in NON_FINITE.items():
+    for name, change in harness.draw.shuffled("not finite", NON_FINITE.items()):
         _ask(harness, name, change, everywhere=True)
 
 
@@ -88,7 +86,7 @@ def _ask(
 
 
 def _drawn(harness: Harness, pair: Pair, change: InputChange) -> tuple[Any, ...]:
-    return harness.in_form(pair, all_changed(pair.inputs(1), change))
+    return harness.in_form(pair, pair.changed(pair.inputs(1), change))
 
 
 def _lost_signs(got: torch.Tensor, expected: torch.Tensor | None, other: torch.Tensor | None) -> int:

@@ -77,7 +77,7 @@ def form(harness: Harness) -> None:
 
 def layouts(harness: Harness) -> None:
     """Each layout for all inputs that have it; then parameters and buffers in other layouts."""
-    for name, layout in LAYOUTS.items():
+    for name, layout in harness.draw.shuffled("layouts", LAYOUTS.items()):
         pair = harness.pair()
         inputs = pair.inputs(1)
         relaid = tuple(_relaid(value, layout) for value in inputs)

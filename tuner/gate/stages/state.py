@@ -117,7 +117,7 @@ def settings(harness: Harness) -> None:
 def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: Setting) -> Setting | None:
     """Another value that the reference takes and shows in its output; None where there is none."""
     plain = CallOptions(byte=None, guarded=False, seed=0)
-    for other in _others(value):
+    for other in _others(value, pair.draw.factor(name)):
         if not pair.reference.could_hold(name, other):
             continue
         outputs: list[Mapping[str, torch.Tensor]] = []
@@ -133,10 +133,10 @@ def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: Setting) -> S
     return None
 
 
-def _others(value: Setting) -> Iterator[Setting]:
+def _others(value: Setting, factor: float) -> Iterator[Setting]:
     """Other values for a setting; of a tuple, all numbers change alike, and what is positive stays so."""
     if isinstance(value, float):
-        yield 1.5 * value + 0.375
+        yield factor * value + 0.375
         return
     numbers = value if isinstance(value, tuple) else (value,)
     halves = [max(1, n // 2) if n > 0 else n // 2 for n in numbers]
