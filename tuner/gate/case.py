@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.comparison import compare, count_differing, norm_of, scale_of
+from tunebench.tuner.gate.comparison import compare, count_differing, norm_of, real, scale_of
 from tunebench.tuner.gate.tolerance import REFERENCE_MULTIPLE, allowed_error, tolerance_of
 from tunebench.tuner.gate.values import Leaf, Values
 from tunebench.tuner.result import ErrorFigures
@@ -196,7 +196,3 @@ def without_memory(tensor: torch.Tensor) -> torch.Tensor:
     """A meta tensor of the same shape, dtype and strides, whatever these are."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
-
-def real(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers as real ones: complex ones as pairs along one more axis."""
-    return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor

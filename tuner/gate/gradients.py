@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tunebench.tuner.gate.comparison import real
 from tunebench.tuner.gate.truth import buffers_of, device_of_inputs, named_tensors, seeded, state_of
 from tunebench.tuner.gate.values import Values, cloned, mapped
 
@@ -67,6 +68,7 @@ class Gradients:
     Attributes:
         found: gradients by name of a weighted sum of the output, and after `OUTPUT` the parts of the output that they
             are of, each with the number of its call where there are several; nothing where the output needs none.
+            Complex numbers are pairs.
         buffers: the module's buffers at the end.
         random_state: of the generators that were seeded before the course, at its end.
         draws: the module draws random numbers.
@@ -85,8 +87,9 @@ def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> Grad
     device = device_of_inputs(inputs)
     leaves: dict[str, torch.Tensor] = {}
     if how.inputs:
-        floating = {name: tensor for name, tensor in named_tensors(inputs).items() if tensor.is_floating_point()}
-        leaves |= {name: tensor.requires_grad_() for name, tensor in floating.items()}
+        tensors = named_tensors(inputs).items()
+        continuous = {name: tensor for name, tensor in tensors if tensor.is_floating_point() or tensor.is_complex()}
+        leaves |= {name: tensor.requires_grad_() for name, tensor in continuous.items()}
     before = seeded(device, 0)
     with torch.enable_grad(), _frozen(module, how.parameters):
         leaves |= dict(module.named_parameters())
@@ -121,7 +124,7 @@ def _go_through(
             call = f" of call {number}" if calls > 1 else ""
             with torch.set_grad_enabled(letter == "f"):
                 # A module that changes its inputs may not do so to leaves.
-                parts = Values.of(module(*cloned(inputs))).tensors
+                parts = Values.of(module(*cloned(inputs))).mapped(real).tensors
             floating = {path: part for path, part in parts.items() if part.is_floating_point()}
             found |= {f"{OUTPUT}{path}{call}": part.detach().clone() for path, part in floating.items()}
             if letter == "f":
@@ -134,7 +137,7 @@ def _go_through(
 
 def _taken(leaves: Mapping[str, torch.Tensor], call: str) -> dict[str, torch.Tensor]:
     """The gradients of the leaves, which have none then."""
-    found = {f"{name}{call}": leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+    found = {f"{name}{call}": real(leaf.grad) for name, leaf in leaves.items() if leaf.grad is not None}
     for leaf in leaves.values():
         leaf.grad = None
     return found
@@ -153,7 +156,7 @@ def _summed_gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Te
     """A weighted sum of gradients, to be derived once more."""
     total = torch.stack([(output * _weights(output)).sum() for output in outputs]).sum()
     first = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
-    sums = [(one * _weights(one)).sum() for one in first if one is not None and one.requires_grad]
+    sums = [(real(one) * _weights(real(one))).sum() for one in first if one is not None and one.requires_grad]
     return torch.stack(sums).sum() if sums else total.detach()
 
 
@@ -162,6 +165,7 @@ def _summed(output: torch.Tensor, incoming: Incoming) -> torch.Tensor:
 
     A gradient that is given to `backward` is compared by sympy, whose import takes a second.
     """
+    output = output.view_as(output)  # the hook leaves alone what comes from a part that is made of this one
     if incoming is not Incoming.EXPANDED:
         weights = _weights(output)
         strided = torch.stack([weights, weights], dim=-1)[..., 0]

@@ -292,6 +292,7 @@ class Harness:
         self._asked = 0
         self._passed_over: Counter[str] = Counter()
         self._notes: list[str] = []
+        self._left_out = ""
         self._base: Source | None = None
 
     def begin(self, stage: str) -> None:
@@ -300,12 +301,15 @@ class Harness:
         self._asked = 0
         self._passed_over.clear()
         self._notes.clear()
+        self._left_out = ""
 
     @property
     def summary(self) -> list[str]:
         """Lines on what was asked and what was not, for people."""
         asked = [f"{self._asked} cases"] if self._asked else []
         passed_over = [f"{count} passed over: {reason}" for reason, count in self._passed_over.items()]
+        if self._left_out:
+            return [f"{NOT_ASKED}: {self._left_out}", *asked, *self._notes, *passed_over]
         if not (asked or self._notes):
             return [f"{NOT_ASKED}: {', '.join(self._passed_over) or 'there is nothing to ask'}"]
         return [*asked, *self._notes, *passed_over]
@@ -321,6 +325,10 @@ class Harness:
     def pass_over(self, reason: str) -> None:
         """Note that something was not asked, and why."""
         self._passed_over[reason] += 1
+
+    def leave_out(self, reason: str) -> None:
+        """Note that what the stage is about was not asked, whatever else was, and why."""
+        self._left_out = reason
 
     @property
     def base(self) -> Source:

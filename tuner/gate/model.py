@@ -19,6 +19,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tunebench.tuner.gate.changes import CHANGES
+from tunebench.tuner.gate.comparison import real
 from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.gradients import Backward, Gradients, gradients_of
 from tunebench.tuner.gate.memory import (
@@ -240,9 +241,9 @@ class Model:
         return self.module.state_dict()
 
     def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        """Copy these values into buffers."""
+        """Copy these values into buffers; those for complex ones are pairs."""
         for name, buffer in self.module.named_buffers():
-            buffer.copy_(buffers[name])
+            real(buffer).copy_(buffers[name])
 
     def remember(self) -> None:
         """Note the module's state, for `reset`."""

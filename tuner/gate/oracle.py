@@ -13,7 +13,7 @@ from torch import nn
 
 from tunebench.tuner.gate.accuracy import DRAWS
 from tunebench.tuner.gate.case import Case, Expected, expect, without_memory
-from tunebench.tuner.gate.comparison import relative_norm
+from tunebench.tuner.gate.comparison import real, relative_norm
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
@@ -167,7 +167,8 @@ def ask(
     if truth.draws and any(one.own.max_relative > OTHER_DRAWS for one in output.values()):
         note = "it draws other random numbers in float64"
         output = _expected(truth, note, free)
-    buffers = {key: buffer.double() for key, buffer in (truth.own_buffers if note else truth.exact_buffers).items()}
+    moved = truth.own_buffers if note else truth.exact_buffers
+    buffers = {key: real(buffer).double() for key, buffer in moved.items()}
     return Case(
         name=name,
         inputs=inputs,

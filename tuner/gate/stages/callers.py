@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from tunebench.tuner.gate.changes import HOOKS
-from tunebench.tuner.gate.comparison import compare, norm_of, relative_norm, scale_of
+from tunebench.tuner.gate.comparison import compare, norm_of, real, relative_norm, scale_of
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import OUTPUT, Backward, Gradients, Incoming, Trained
@@ -21,6 +22,7 @@ from tunebench.tuner.gate.oracle import OTHER_DRAWS
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE, allowed_error, tolerance_of
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.users_code import described
 
 _MOSTLY_ROUNDING = 0.1
 _OF_ROUNDING = 32.0
@@ -84,8 +86,9 @@ def gradients(harness: Harness) -> None:
     pair = harness.pair()
     plainly = CallOptions(byte=None, guarded=False, recording=True)
     harness.agree(pair, pair.inputs(1), "a call where gradients are recorded", plainly)
-    for label, how in harness.draw.shuffled("gradients", GRADIENTS.items()):
-        _ask(harness, label, how)
+    reasons = [_ask(harness, label, how) for label, how in harness.draw.shuffled("gradients", GRADIENTS.items())]
+    if None not in reasons and (why := next(filter(None, reasons), "")):
+        harness.leave_out(why)
 
 
 def training(harness: Harness) -> None:
@@ -100,8 +103,10 @@ def training(harness: Harness) -> None:
         _ask(harness, f"under the policy '{policy}', in both modes", _STEPS_IN_BOTH_MODES, model)
 
 
-def _ask(harness: Harness, label: str, how: Backward, model: Model | None = None, mode: Mode | None = None) -> None:
-    """Ask for gradients.
+def _ask(
+    harness: Harness, label: str, how: Backward, model: Model | None = None, mode: Mode | None = None
+) -> str | None:
+    """Ask for gradients; return why there was nothing to ask, empty where the reference's output needs none.
 
     Args:
         model: who is asked in the contender's place.
@@ -112,25 +117,28 @@ def _ask(harness: Harness, label: str, how: Backward, model: Model | None = None
     if mode is not None:
         candidate.put(mode)
     drawn = pair.inputs(1)
-    normal = pair.changed(drawn, DISTRIBUTIONS["normal"])
+    normal = harness.in_form(pair, pair.changed(drawn, DISTRIBUTIONS["normal"]))
     # Of both signs, where the reference is made for them.
-    answers = (_Answer.of(pair, mode or pair.mode, how, inputs) for inputs in (normal, drawn))
-    asked = next((one for one in answers if one is not None), None)
-    if asked is None:
-        harness.pass_over("the reference has no such gradients")
-        return
+    asked = _Answer.of(pair, mode or pair.mode, how, normal)
+    if isinstance(asked, str):
+        asked = _Answer.of(pair, mode or pair.mode, how, drawn)
+    if isinstance(asked, str):
+        why = asked
+        harness.pass_over(why or "the reference's output needs no such gradients")
+        return why
     with harness.refusing(f"gradients {label}"):
         with torch.no_grad():
             reason = candidate.ready(asked.inputs)
         if reason is not None:
             harness.pass_over(reason)
-            return
+            return reason
         got = candidate.gradients(asked.inputs, how)
     harness.count()
     try:
         asked.judge(replace(got, found=_with_zeros(got.found, asked.own.found)) if how.second else got)
     except StageRefused as refusal:
         raise StageRefused(f"gradients {label}: {refusal}") from refusal
+    return None
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,7 @@ class _Answer:
         inputs: of each call.
         own: at its own precision; of the gradients those that are judged.
         exact: in float64.
-        redrawn: that has drawn other random numbers, so that the reference's own is the truth.
+        redrawn: that is no truth, since it has drawn other random numbers or lacks a gradient: the own answer is.
     """
 
     inputs: tuple[Any, ...]
@@ -150,23 +158,29 @@ class _Answer:
     redrawn: bool
 
     @classmethod
-    def of(cls, pair: Pair, mode: Mode, how: Backward, inputs: tuple[Any, ...]) -> _Answer | None:
-        """None where the reference has none, or none that are finite."""
+    def of(cls, pair: Pair, mode: Mode, how: Backward, inputs: tuple[Any, ...]) -> _Answer | str:
+        """Return why there is none: the reference raises, or not all are finite; nothing where its output needs none.
+        """
         reference = pair.source.model(mode, pair.reference.state())
-        try:
+        exact: Gradients | None = None
+        with contextlib.suppress(*FAILURES):
             exact = reference.gradients(inputs, how, exact=True)
+        try:
             own = reference.gradients(inputs, how)
-        except FAILURES:
-            return None
-        if set(exact.found) != set(own.found):
-            return None
+        except FAILURES as error:
+            return f"the reference has no such gradients: {described(error)}"
+        lacking = exact is None or set(exact.found) != set(own.found)
+        if exact is None or lacking:
+            exact = own
         finite = {name for name in exact.found if _is_finite(exact.found[name]) and _is_finite(own.found[name])}
         names = [name for name in own.found if name in finite or not name.startswith(OUTPUT)]
-        if all(name.startswith(OUTPUT) for name in names) or not finite.issuperset(names):
-            return None
+        if all(name.startswith(OUTPUT) for name in names):
+            return ""
+        if not finite.issuperset(names):
+            return "the reference's gradients are not finite"
         found = {name: own.found[name] for name in names}
         outputs = [name for name in names if name.startswith(OUTPUT)]
-        redrawn = own.draws and any(_error(found[name], exact.found[name]) > OTHER_DRAWS for name in outputs)
+        redrawn = lacking or own.draws and any(_error(found[name], exact.found[name]) > OTHER_DRAWS for name in outputs)
         return cls(inputs, replace(own, found=found), exact, redrawn)
 
     def judge(self, got: Gradients) -> None:
@@ -189,7 +203,7 @@ class _Answer:
                 raise StageRefused(f"{what} has another shape or type than the reference's")
             self._judge(what, got.found[name], gradient, self.exact.found[name])
         truth = self.own if self.redrawn else self.exact
-        expected = {name: buffer.double() for name, buffer in truth.buffers.items()}
+        expected = {name: real(buffer).double() for name, buffer in truth.buffers.items()}
         own_error = max((relative_norm(self.own.buffers[name], expected[name]) for name in expected), default=0.0)
         require_buffers("afterwards", got.buffers, expected, own_error)
 
