@@ -154,7 +154,8 @@ def run_battery(
             harness.begin(step.name)
             try:
                 with log.stage(step.name) as details, torch.no_grad():
-                    step.run(harness)
+                    with harness.reference_first():
+                        step.run(harness)
                     details.extend(harness.summary)
             except StageRefused:
                 if not keep_going:

@@ -195,4 +195,3 @@ def _are_alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def without_memory(tensor: torch.Tensor) -> torch.Tensor:
     """A meta tensor of the same shape, dtype and strides, whatever these are."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-

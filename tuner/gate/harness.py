@@ -11,19 +11,21 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.boundary.sandbox import ReferenceSandboxError
 from tunebench.tuner.gate.case import Case, Expected
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.distributions import InputChange, Places, all_changed, common_zeros, with_zeros
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.effort import Limit
-from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRaisedError, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
-from tunebench.tuner.gate.memory import Bands
+from tunebench.tuner.gate.memory import Bands, synchronise
 from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model
 from tunebench.tuner.gate.oracle import Oracle, ask, consult_reference
 from tunebench.tuner.gate.sources import Sizes, Source, capped, divided
@@ -131,7 +133,16 @@ class Answers:
             original: its model; None to have it made.
         """
         original = original or source.model(mode)
-        return cls(source, consult_reference(source, original, accuracy, draw), mode, original, draw)
+        renew = partial(source.model, mode, original.state())
+        return cls(source, consult_reference(source, original, accuracy, draw, renew), mode, original, draw)
+
+    def revive(self) -> bool:
+        """Have the reference run in a new process, in place of one that is gone; whether that is possible."""
+        if not self.source.revive():
+            return False
+        self.original = self.source.model(self.mode, self.oracle.state)
+        self.original.remember()
+        return True
 
     def at(self, sizes: Mapping[str, int | float]) -> Source | None:
         """The reference at other sizes; None where its file makes no model or no inputs of them."""
@@ -251,7 +262,7 @@ class Answers:
             case = replace(case, output=output)
         except ReferenceRefusal:
             case = None
-        if case is None or case.elements <= _MOST_KEPT_ELEMENTS:
+        if case is None or (case.elements <= _MOST_KEPT_ELEMENTS and not self.oracle.keeps_state):
             self._kept[key] = case
         return case
 
@@ -288,7 +299,7 @@ class Harness:
         self.draw = answers.draw
         self._ask = ask
         self.device = answers.device
-        self._stage = ""
+        self._stage = self._label = ""
         self._asked = 0
         self._passed_over: Counter[str] = Counter()
         self._notes: list[str] = []
@@ -297,7 +308,7 @@ class Harness:
 
     def begin(self, stage: str) -> None:
         """Count anew what was asked."""
-        self._stage = stage
+        self._stage = self._label = stage
         self._asked = 0
         self._passed_over.clear()
         self._notes.clear()
@@ -432,9 +443,35 @@ class Harness:
         return output
 
     @contextlib.contextmanager
+    def reference_first(self, label: str = "") -> Iterator[None]:
+        """Pass over what the reference raises in this block, or does not survive: it is no fault of the contender's.
+
+        Args:
+            label: what is asked; that which was asked last where there is none.
+
+        Raises:
+            ReferenceSandboxError: the reference's process is gone, and there cannot be another.
+        """
+        if label:
+            self.now(label)
+        try:
+            yield
+        except ReferenceRaisedError as error:
+            self.pass_over(f"the reference raises {described(error)} ({self._label})")
+        except ReferenceSandboxError as error:
+            if not self.answers.revive():
+                raise
+            self.pass_over(f"the reference does not survive it: {error} ({self._label})")
+
+    def now(self, label: str) -> None:
+        """Say which question of the stage comes now."""
+        self._label = label
+        self._ask(label)
+
+    @contextlib.contextmanager
     def refusing(self, label: str) -> Any:
         """Turn what the contender raises into a refusal, unless the device is lost."""
-        self._ask(label)
+        self.now(label)
         try:
             yield
         except FAILURES as error:
@@ -446,12 +483,6 @@ def _largest(inputs: Sequence[Any]) -> float:
     """The largest finite number among the inputs that have a point."""
     floating = (tensor for tensor in tensors_in(inputs) if tensor.is_floating_point() and tensor.numel())
     return max((float(tensor.detach().abs().nan_to_num(0.0, posinf=0.0).max()) for tensor in floating), default=0.0)
-
-
-def synchronise(device: torch.device) -> None:
-    """Wait for the device; what a kernel did wrong shows here at the latest."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _copies(inputs: Sequence[Any], options: CallOptions) -> tuple[Any, ...]:

@@ -188,6 +188,12 @@ def all_equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> l
     return [bool(value) for value in torch.stack(equal).tolist()]
 
 
+def synchronise(device: torch.device) -> None:
+    """Wait for the device; what a kernel did wrong shows here at the latest."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def shares_memory(tensor: torch.Tensor, values: Iterable[Any]) -> bool:
     """Whether a tensor lives in the memory of one of the values."""
     if not tensor.numel():

@@ -233,12 +233,15 @@ def _plain_of(part: nn.Module) -> dict[str, Setting]:
 def could_hold(module: nn.Module, name: str, value: Setting) -> bool:
     """Say whether a module's part could have been made with another value of one of `settings_of`.
 
-    With any number that has a point. With whole numbers where the part's constructor takes them by that name, and they
+    With any number that has a point, unless it belongs to a parametrisation: what that holds goes with the tensors that
+    it was made with. With whole numbers where the part's constructor takes them by that name, and they
     change nothing else: else the part would be one that no program has, such as a stride beside the padding of another.
     """
+    path, _, attribute = name.rpartition(".")
+    if "parametrizations" in path.split("."):
+        return False
     if isinstance(value, float):
         return True
-    path, _, attribute = name.rpartition(".")
     part = module.get_submodule(path)
     try:
         taken = inspect.signature(type(part)).parameters

@@ -1,4 +1,4 @@
-"""Files that are right for whatever every draw has alike: complex numbers, flags, masks, equal sizes, optional inputs."""
+"""Files that are right for what every draw has alike: complex numbers, flags, masks, equal sizes, optional inputs."""
 
 from tests.gate_files.entry import DROP_IN, GateFile, forward, problem, wrong
 from tests.gate_files.references import DRAWN, LINEAR, ROWS

@@ -23,6 +23,7 @@ from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.exemptions import Exemptions
+from tunebench.tuner.gate.faults import ReferenceRaisedError
 from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model
 from tunebench.tuner.gate.sanitizer import Inspection
 from tunebench.tuner.gate.sources import Sizes, Source
@@ -91,7 +92,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         if not isinstance(reply, dict) or set(reply) not in ({"value"}, {"error"}):
             raise self._no_answer("a malformed reply")
         if "error" in reply:
-            raise ReportedError(str(reply["error"]))
+            raise (ReferenceRaisedError if self.spec.is_reference else ReportedError)(str(reply["error"]))
         try:
             return put_together(declared_types(method)["return"], reply["value"])
         except MalformedError as error:
@@ -111,6 +112,13 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         model = RemoteModel(self, self._made)
         weakref.finalize(model, self._dropped.append, self._made).atexit = False
         return model
+
+    def revive(self) -> None:
+        """Run the files in a new process, in place of one that is gone with its models."""
+        self._process.close()
+        self._passage = Lending(self.spec.device)
+        self._process = Supervised(functools.partial(serve, scratch=scratch_folder(), spec=self.spec))
+        self.open()
 
     def changes(self) -> ProcessChanges:
         """Return what the file has changed of its process, and whether a call draws random numbers."""
@@ -199,6 +207,10 @@ class RemoteSource(Source):
 
     def model(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> RemoteModel:
         return self.sandbox.model(self.key, mode, state)
+
+    def revive(self) -> bool:
+        self.sandbox.revive()
+        return True
 
     def bounds(self, mode: Mode) -> Mapping[str, float]:
         """Return the errors that pass at these sizes, by the path of each part; nothing else leaves the process."""

@@ -159,8 +159,7 @@ class _Answer:
 
     @classmethod
     def of(cls, pair: Pair, mode: Mode, how: Backward, inputs: tuple[Any, ...]) -> _Answer | str:
-        """Return why there is none: the reference raises, or not all are finite; nothing where its output needs none.
-        """
+        """Return why there is none: the reference raises, or not all are finite; nothing where the output needs none."""
         reference = pair.source.model(mode, pair.reference.state())
         exact: Gradients | None = None
         with contextlib.suppress(*FAILURES):
@@ -180,7 +179,9 @@ class _Answer:
             return "the reference's gradients are not finite"
         found = {name: own.found[name] for name in names}
         outputs = [name for name in names if name.startswith(OUTPUT)]
-        redrawn = lacking or own.draws and any(_error(found[name], exact.found[name]) > OTHER_DRAWS for name in outputs)
+        redrawn = lacking or (
+            own.draws and any(_error(found[name], exact.found[name]) > OTHER_DRAWS for name in outputs)
+        )
         return cls(inputs, replace(own, found=found), exact, redrawn)
 
     def judge(self, got: Gradients) -> None:
