@@ -120,6 +120,7 @@ class Case:
         input_sums: checksums of all inputs before the call.
         expected_buffers: the module's buffers after the call, in float64.
         reference_buffer_error: the largest relative norm error of its buffers.
+        shared: the paths of what is memory of an earlier part of the output.
         note: why the reference's own answer is the truth, where it is not the one in float64.
     """
 
@@ -134,6 +135,7 @@ class Case:
     input_sums: Sequence[torch.Tensor]
     expected_buffers: Mapping[str, torch.Tensor]
     reference_buffer_error: float
+    shared: Sequence[str] = ()
     note: str = ""
 
     @property

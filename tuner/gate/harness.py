@@ -75,10 +75,11 @@ class Pair:
         """Make one of `CHANGES` of both."""
         self.both(lambda model: model.change(name))
 
-    def copied(self) -> Pair:
-        """Deep copies of both."""
+    def copied(self, *, pickled: bool = False) -> Pair:
+        """Copies of both, see `Model.copied`."""
         key = f"{self.key}, a copy after {self.asked}"
-        return Pair(self.source, self.mode, self.reference.copied(), self.candidate.copied(), key, self.draw)
+        reference, candidate = (model.copied(pickled=pickled) for model in (self.reference, self.candidate))
+        return Pair(self.source, self.mode, reference, candidate, key, self.draw)
 
     def inputs(self, number: int) -> tuple[Any, ...]:
         """The reference's own inputs, the run's of that number."""
@@ -438,7 +439,14 @@ class Harness:
             StageRefused: they are not.
         """
         exemptions = self.contender.exemptions
-        output = judge_structure(case, answer.output, aliases=answer.aliases, strict=strict, dense=exemptions.dense)
+        output = judge_structure(
+            case,
+            answer.output,
+            aliases=answer.aliases,
+            shared=answer.shared,
+            strict=strict,
+            dense=exemptions.dense,
+        )
         judge_values(case, output, rewritten=exemptions.rewrites_algebra)
         return output
 

@@ -40,10 +40,11 @@ from tunebench.tuner.gate.questions import (
     held_and_changed,
     outputs_at_once,
     outputs_in_turns,
+    saved_and_loaded,
     set_setting,
     settings_of,
 )
-from tunebench.tuner.gate.truth import Truth, device_of_inputs, named_tensors, truth_of, under_autocast
+from tunebench.tuner.gate.truth import Truth, device_of_inputs, named_tensors, overlapping, truth_of, under_autocast
 from tunebench.tuner.gate.values import Values, cloned, mapped, own_part, tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import seed_generators
@@ -97,6 +98,7 @@ class Answer:
         intact: no guard band was written.
         aliases: the paths of what is memory of an input.
         repeats: some of the rest of the output is memory of an output that the model keeps.
+        shared: the paths of what is memory of an earlier part of the output.
         input_sums: the inputs' checksums after the call, where they were asked for.
         inputs: the inputs after the call, by name, where they were asked for.
     """
@@ -106,6 +108,7 @@ class Answer:
     intact: bool
     aliases: Sequence[str]
     repeats: bool
+    shared: Sequence[str]
     input_sums: Sequence[torch.Tensor]
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
@@ -180,7 +183,8 @@ class Model:
             self._kept.append(output)
         sums = checksums(mine) if options.sums else ()
         after = named_tensors(mine) if options.after else {}
-        return Answer(output, dict(self.module.named_buffers()), intact, aliases, repeats, sums, after)
+        shared = overlapping(output)
+        return Answer(output, dict(self.module.named_buffers()), intact, aliases, repeats, shared, sums, after)
 
     def _compiled(self) -> Callable[..., Any]:
         import torch._dynamo  # seconds, so that only whoever asks pays for it
@@ -333,9 +337,14 @@ class Model:
         """Measure the bytes of memory that each of `count` calls leaves behind; None where the system does not say."""
         return bytes_left_behind(self._run, turns, count, device_of_inputs(turns[0]))
 
-    def copied(self) -> Model:
-        """Copy the module deeply, as a model of its own."""
-        return Model(copy.deepcopy(self.module), self._ready, self._memory)
+    def copied(self, *, pickled: bool = False) -> Model:
+        """Copy the module deeply, as a model of its own.
+
+        Args:
+            pickled: by `torch.save` and `torch.load`.
+        """
+        module = saved_and_loaded(self.module) if pickled else copy.deepcopy(self.module)
+        return Model(module, self._ready, self._memory)
 
     def settings(self) -> Settings:
         """Return the numbers that the module and its parts hold as plain attributes, such as `norm.eps`."""

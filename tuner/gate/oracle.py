@@ -207,6 +207,7 @@ def ask(
         reference_buffer_error=max(
             (relative_norm(truth.own_buffers[key], buffers[key]) for key in buffers), default=0.0
         ),
+        shared=truth.shared,
         note=note and f"the reference's own answer is the truth, since {note}",
     )
 

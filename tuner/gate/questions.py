@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import inspect
+import io
+import pickle
 import random
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -208,6 +212,42 @@ def _bytes_in_use(device: torch.device) -> int | None:
     told.restype = _MallocInfo
     info: _MallocInfo = told()
     return info.uordblks + info.hblkhd
+
+
+def saved_and_loaded(module: nn.Module) -> nn.Module:
+    """Return what `torch.load` makes of what `torch.save` writes of a module.
+
+    Its classes are found where its file would be imported from: the file was run without that.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    stream = io.BytesIO()
+    with _importable(type(part) for part in module.modules()):
+        try:
+            torch.save(module, stream)
+        except pickle.PickleError as error:
+            raise TypeError(str(error)) from error
+        stream.seek(0)
+        loaded: nn.Module = torch.load(stream, weights_only=False)
+    return loaded
+
+
+@contextlib.contextmanager
+def _importable(classes: Iterable[type]) -> Iterator[None]:
+    """Have the modules that define these classes among those that are imported."""
+    added = []
+    for one in classes:
+        functions = (value for value in vars(one).values() if isinstance(value, types.FunctionType))
+        if one.__module__ not in sys.modules and (found := next(functions, None)) is not None:
+            sys.modules[one.__module__] = types.ModuleType(one.__module__)
+            vars(sys.modules[one.__module__]).update(found.__globals__)
+            added.append(one.__module__)
+    try:
+        yield
+    finally:
+        for name in added:
+            del sys.modules[name]
 
 
 def is_setting(value: object) -> bool:

@@ -174,8 +174,8 @@ class RemoteModel(Model):
         answer: Answer = self.sandbox.ask(Model.call, self.key, inputs=given, options=options)
         return answer
 
-    def copied(self) -> RemoteModel:
-        return self.sandbox.new_model(Host.copy, of=self.key)
+    def copied(self, *, pickled: bool = False) -> RemoteModel:
+        return self.sandbox.new_model(Host.copy, of=self.key, pickled=pickled)
 
 
 @_asked_there

@@ -23,10 +23,14 @@ _HELD = 3
 _AT_ONCE = 16
 _FEW = 4
 _MOST_INPUTS = 4
+_KEEPS_STATE = "the reference keeps a state from call to call"
 
 
 def same_memory(harness: Harness) -> None:
     """The same tensors with new content, and other tensors on the same memory: an answer kept for either is stale."""
+    if harness.answers.oracle.keeps_state:
+        harness.pass_over(_KEEPS_STATE)  # it may be the memory of an input
+        return
     pair, held = harness.pair(), CallOptions(held=True)
     inputs = pair.inputs(1)
     pair.candidate.hold(inputs)
@@ -185,7 +189,7 @@ def _rewritten(harness: Harness, pair: Pair, inputs: tuple[Any, ...], number: in
 def later_calls(harness: Harness) -> None:
     """Each of many calls on inputs that take turns is right, and so is one on other inputs after them."""
     if harness.answers.oracle.keeps_state:
-        harness.pass_over("the reference keeps a state from call to call")
+        harness.pass_over(_KEEPS_STATE)
         return
     pair = harness.pair()
     turns = [pair.inputs(21), pair.inputs(22)]
@@ -288,7 +292,8 @@ def instances(harness: Harness) -> None:
 
 
 def copies(harness: Harness) -> None:
-    """A deep copy and its original, one edited and then the other: neither moves the other."""
+    """A deep copy and its original, one edited and then the other: neither moves the other. Then what `torch.load` makes
+    of what `torch.save` has written of it."""
     pair = harness.pair()
     inputs = pair.inputs(1)
     if harness.agree(pair, inputs, "the original") is None:
@@ -307,6 +312,14 @@ def copies(harness: Harness) -> None:
     pair.change("an edit of one row")
     harness.agree(pair, inputs, "an original that was edited after it was copied")
     harness.agree(copied, inputs, "the copy of an original that was edited")
+    try:
+        pair.reference.copied(pickled=True)
+    except FAILURES:
+        harness.pass_over("the reference cannot be pickled")
+        return
+    with harness.refusing("a model that torch.save has written"):
+        loaded = pair.copied(pickled=True)
+    harness.agree(loaded, inputs, "a model that torch.load has made")
 
 
 def threads(harness: Harness) -> None:

@@ -159,7 +159,7 @@ class _Answer:
 
     @classmethod
     def of(cls, pair: Pair, mode: Mode, how: Backward, inputs: tuple[Any, ...]) -> _Answer | str:
-        """Return why there is none: the reference raises, or not all are finite; nothing where the output needs none."""
+        """Return why there is none: the reference raises, or not all are finite; empty where no output needs any."""
         reference = pair.source.model(mode, pair.reference.state())
         exact: Gradients | None = None
         with contextlib.suppress(*FAILURES):
