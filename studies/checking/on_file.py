@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tunebench.studies.checking.report import Subject
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.telling import Teller, exemptions_of
 from tunebench.tuner.device import find_device
-from tunebench.tuner.gate.boundary.sandbox import RemoteContender, RemoteSource, Sandbox
+from tunebench.tuner.gate.boundary.sandbox import RemoteContender, RemoteSource, Sandbox, boxed
 from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, reference_runs
@@ -38,7 +39,8 @@ def verdict_on_file(
         IsolationError: a process is gone.
     """
     device = find_device(request.device)
-    report(Subject(device.name, str(device.torch_device), None, tuple(request.declared)))
+    subject = Subject(device.name, str(device.torch_device), None, tuple(request.declared))
+    report(subject)
     files = Files(
         original,
         other,
@@ -50,7 +52,9 @@ def verdict_on_file(
     )
     teller, accuracy = Teller(report), request.accuracy or Accuracy.TOLERANCE
     log = StageLog(teller)
-    with Sandbox(files.original) as reference, Sandbox(files.contender) as candidate:
+    files, reference, box = boxed(files, request.box)
+    report(replace(subject, box=box))
+    with reference, Sandbox(files.contender) as candidate:
         with reference_runs(original[0]):
             source = RemoteSource(reference, reference.open())
             answers = Answers.consult(source, mode, accuracy, draw=Draw(request.seed or 0))

@@ -43,6 +43,7 @@ class CheckOptions(TypedDict, total=False):
     seed: int | None
     require: str | None
     jobs: int | None
+    box: str | None
     declared: Sequence[str] | None
 
 
@@ -55,6 +56,7 @@ class CompareOptions(TypedDict, total=False):
     sizes: Mapping[str, int | float] | None
     dtype: str | None
     settings: Mapping[str, str] | None
+    box: str | None
     declared: Sequence[str] | None
 
 
