@@ -8,6 +8,7 @@ from tests.gate_files import on_cuda
 from tests.gate_files.entry import GateFile
 from tests.gate_files.on_cuda import runs_on_cuda
 from tests.gate_files.right import (
+    backward,
     compiled,
     habits,
     half_types,
@@ -16,6 +17,7 @@ from tests.gate_files.right import (
     kinds_of_inputs,
     lookups,
     losses,
+    manners,
     models,
     networks,
     norms,
@@ -39,10 +41,24 @@ from tests.gate_files.wrong import (
     unvaried,
     values,
 )
+from tests.gate_files.wrong import manners as wrong_manners
 
 WRONG: Sequence[GateFile] = tuple(
     file
-    for module in (values, precision, caches, sizes, layouts, gradients, modules, memory, unvaried, state, hostile)
+    for module in (
+        values,
+        precision,
+        caches,
+        sizes,
+        layouts,
+        gradients,
+        modules,
+        wrong_manners,
+        memory,
+        unvaried,
+        state,
+        hostile,
+    )
     for file in module.FILES
 )
 RIGHT: Sequence[GateFile] = tuple(
@@ -65,6 +81,8 @@ RIGHT: Sequence[GateFile] = tuple(
         reference_first,
         kinds_of_inputs,
         compiled,
+        manners,
+        backward,
     )
     for file in module.FILES
 )

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo  # noqa: F401 - once for all forks
 from tests.gate_files.entry import GateFile
 from tests.tuner.gate.in_process import CPU, ModuleContender
 

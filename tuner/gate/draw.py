@@ -50,3 +50,7 @@ class Draw:
 
     def _random(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
+
+
+FIXED = Draw()
+"""The questions of studies: trials are compared with each other, and the reference answers once for all of them."""

@@ -16,9 +16,10 @@ from tunebench.tuner.gate.accuracy import DRAWS
 from tunebench.tuner.gate.case import Case, Expected, expect, without_memory
 from tunebench.tuner.gate.comparison import real, relative_norm
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
-from tunebench.tuner.gate.draw import Draw
+from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
+from tunebench.tuner.gate.manner import Recording
 from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
 from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.sources import Source
@@ -78,7 +79,7 @@ def consult_reference(
     source: Source,
     model: Model,
     accuracy: Accuracy = Accuracy.TOLERANCE,
-    draw: Draw = Draw(),
+    draw: Draw = FIXED,
     renew: Callable[[], Model] | None = None,
 ) -> Oracle:
     """Run the reference, at its own precision and in float64, on several draws of the inputs.
@@ -163,6 +164,7 @@ def ask(
     everywhere: bool = False,
     in_full: bool = False,
     seed: int = 0,
+    recording: Recording = Recording.NOTHING,
 ) -> Case:
     """One case; the model's buffers move as in any call.
 
@@ -172,13 +174,14 @@ def ask(
             finite: of what the reference was not made for, such as a negative number under a root, nothing is asked.
         in_full: see `truth_of`.
         seed: of the run; what the call draws follows from it and the name.
+        recording: what torch records of the call.
 
     Raises:
         ReferenceRefusal: the model raises on these inputs, or returns what is no tree of plain values.
     """
     sums, call_seed = checksums(inputs), crc32(name.encode(), seed)
     try:
-        truth = model.consult(inputs, call_seed, autocast, in_full=in_full)
+        truth = model.consult(inputs, call_seed, autocast, in_full=in_full, recording=recording)
     except FAILURES as error:
         raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
     if strange := truth.own.strange:

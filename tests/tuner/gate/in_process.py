@@ -11,7 +11,7 @@ from torch import nn
 
 from tunebench.tuner.gate.battery import STEPS, Depth
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.draw import Draw
+from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.examine import examine
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers, Harness
@@ -45,7 +45,7 @@ def refusals(
     inputs: Inputs,
     mode: Mode = Mode.TRAIN,
     exemptions: Exemptions | None = None,
-    draw: Draw = Draw(),
+    draw: Draw = FIXED,
     *,
     quick: bool = False,
 ) -> dict[str, str]:

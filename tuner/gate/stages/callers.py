@@ -17,13 +17,17 @@ from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import OUTPUT, Backward, Gradients, Incoming, Trained
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.judge import require_buffers
+from tunebench.tuner.gate.manner import Recording
 from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.oracle import OTHER_DRAWS
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE, allowed_error, tolerance_of
+from tunebench.tuner.gate.values import in_type, mapped
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.users_code import described
 
+_SIZES = 3
 _MOSTLY_ROUNDING = 0.1
 _OF_ROUNDING = 32.0
 
@@ -67,6 +71,15 @@ TRAINING: Mapping[str, Backward] = {
     "with some weights frozen": Backward(parameters=Trained.SOME),
     "for a strided gradient of the output": Backward(incoming=Incoming.STRIDED),
     "for an expanded gradient of the output": Backward(incoming=Incoming.EXPANDED),
+    "for a transposed gradient of the output": Backward(incoming=Incoming.TRANSPOSED),
+    "for zeros in the gradient of the output": Backward(incoming=Incoming.ZEROS),
+    "for an infinity in the gradient of the output": Backward(incoming=Incoming.INFINITE),
+    "of every other parameter, such as the bias alone": Backward(inputs=False, parameters=Trained.OTHERS),
+    "in float64": Backward(wide=True),
+    "after a forward under autocast": Backward(autocast=torch.bfloat16),
+    "of two calls by one backward": Backward(course="ffa"),
+    "of two backwards of one graph": Backward(course="frb"),
+    "of an output that was changed in place": Backward(course="fwb"),
     "of two backwards, added up": Backward(course="fbfb", adds_up=True),
     "of two forwards before their backwards": Backward(course="ffbb"),
     "after a call in inference mode": Backward(course="ifb"),
@@ -84,9 +97,10 @@ def gradients(harness: Harness) -> None:
     what the forward has dropped has no gradient, and generators and buffers are where the reference leaves them.
     """
     pair = harness.pair()
-    plainly = CallOptions(byte=None, guarded=False, recording=True)
+    plainly = CallOptions(byte=None, guarded=False, recording=Recording.GRADIENTS)
     harness.agree(pair, pair.inputs(1), "a call where gradients are recorded", plainly)
-    reasons = [_ask(harness, label, how) for label, how in harness.draw.shuffled("gradients", GRADIENTS.items())]
+    order = harness.draw.shuffled("gradients", GRADIENTS.items())
+    reasons = [ask_gradients(harness, label, how) for label, how in order]
     if None not in reasons and (why := next(filter(None, reasons), "")):
         harness.leave_out(why)
 
@@ -95,37 +109,55 @@ def training(harness: Harness) -> None:
     """Gradients as training loops ask for them: weights frozen, gradients added up, gradients of gradients; in train
     mode, whatever mode the question is about, and by whatever policy a model chooses what serves it."""
     for label, how in harness.draw.shuffled("training", TRAINING.items()):
-        _ask(harness, label, how)
+        ask_gradients(harness, label, how)
+    for source in _odd(harness):
+        sizes = ", ".join(f"{name}={size:g}" for name, size in source.sizes.items())
+        ask_gradients(harness, f"at {sizes}", Backward(), source=source)
     if harness.answers.mode is not Mode.TRAIN:
-        _ask(harness, "of two steps in train mode", _STEPS, mode=Mode.TRAIN)
+        ask_gradients(harness, "of two steps in train mode", _STEPS, mode=Mode.TRAIN)
     pair = harness.pair()
     for policy, model in harness.contender.choosing(pair.source, pair.mode, pair.reference.state()).items():
-        _ask(harness, f"under the policy '{policy}', in both modes", _STEPS_IN_BOTH_MODES, model)
+        ask_gradients(harness, f"under the policy '{policy}', in both modes", _STEPS_IN_BOTH_MODES, model)
 
 
-def _ask(
-    harness: Harness, label: str, how: Backward, model: Model | None = None, mode: Mode | None = None
+def _odd(harness: Harness) -> list[Source]:
+    """Sizes that have been asked about, first those with the most odd numbers: there vectors and tiles have a rest."""
+    order = harness.draw.shuffled("sizes of gradients", harness.answers.sizes_met)
+    return sorted(order, key=lambda source: -sum(size % 2 for size in source.sizes.values()))[:_SIZES]
+
+
+def ask_gradients(
+    harness: Harness,
+    label: str,
+    how: Backward,
+    model: Model | None = None,
+    mode: Mode | None = None,
+    source: Source | None = None,
 ) -> str | None:
     """Ask for gradients; return why there was nothing to ask, empty where the reference's output needs none.
 
     Args:
         model: who is asked in the contender's place.
         mode: in which; None for that which the question is about.
+        source: at which sizes; None for those of other questions.
     """
-    pair = harness.pair()
+    pair, label = harness.pair(source), harness.labelled(label)
+    how = replace(how, seed=harness.draw.seed_of(0))
     candidate = pair.candidate if model is None else model
     if mode is not None:
         candidate.put(mode)
     drawn = pair.inputs(1)
+    if how.wide:
+        candidate.to(torch.float64)
+        drawn = tuple(mapped(value, in_type(torch.float64)) for value in drawn)
     normal = harness.in_form(pair, pair.changed(drawn, DISTRIBUTIONS["normal"]))
     # Of both signs, where the reference is made for them.
-    asked = _Answer.of(pair, mode or pair.mode, how, normal)
+    asked = _Answer.of(pair, mode, how, normal)
     if isinstance(asked, str):
-        asked = _Answer.of(pair, mode or pair.mode, how, drawn)
+        asked = _Answer.of(pair, mode, how, drawn)
     if isinstance(asked, str):
-        why = asked
-        harness.pass_over(why or "the reference's output needs no such gradients")
-        return why
+        harness.pass_over(asked or "the reference's output needs no such gradients")
+        return asked
     with harness.refusing(f"gradients {label}"):
         with torch.no_grad():
             reason = candidate.ready(asked.inputs)
@@ -158,9 +190,11 @@ class _Answer:
     redrawn: bool
 
     @classmethod
-    def of(cls, pair: Pair, mode: Mode, how: Backward, inputs: tuple[Any, ...]) -> _Answer | str:
+    def of(cls, pair: Pair, mode: Mode | None, how: Backward, inputs: tuple[Any, ...]) -> _Answer | str:
         """Return why there is none: the reference raises, or not all are finite; empty where no output needs any."""
-        reference = pair.source.model(mode, pair.reference.state())
+        reference = pair.twin(mode)
+        if how.wide:
+            reference.to(torch.float64)
         exact: Gradients | None = None
         with contextlib.suppress(*FAILURES):
             exact = reference.gradients(inputs, how, exact=True)
@@ -172,6 +206,8 @@ class _Answer:
         if exact is None or lacking:
             exact = own
         finite = {name for name in exact.found if _is_finite(exact.found[name]) and _is_finite(own.found[name])}
+        if how.incoming is Incoming.INFINITE:
+            finite = {name for name in exact.found if _are_infinite_alike(own.found[name], exact.found[name])}
         names = [name for name in own.found if name in finite or not name.startswith(OUTPUT)]
         if all(name.startswith(OUTPUT) for name in names):
             return ""
@@ -209,6 +245,12 @@ class _Answer:
         require_buffers("afterwards", got.buffers, expected, own_error)
 
     def _judge(self, what: str, got: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> None:
+        if not _is_finite(own):
+            if lost := int((torch.isinf(own) & torch.isfinite(got)).sum()):
+                raise StageRefused(f"{what} is finite in {lost} places where the reference's is infinite")
+            # What becomes of an infinity and a zero, or of two infinities, depends on the formula.
+            known = torch.isfinite(own) & torch.isfinite(exact) & torch.isfinite(got)
+            got, own, exact = (torch.where(known, one, 0.0) for one in (got, own, exact))
         bound = 0.0
         if self.redrawn:
             # What is left of rounding, such as the gradient of a bias before a normalisation, is less in float64.
@@ -228,6 +270,10 @@ class _Answer:
 
 def _error(own: torch.Tensor, exact: torch.Tensor) -> float:
     return compare(own, exact, scale_of(exact), math.inf).max_relative
+
+
+def _are_infinite_alike(own: torch.Tensor, exact: torch.Tensor) -> bool:
+    return bool((torch.isinf(own) == torch.isinf(exact)).all())
 
 
 def _is_like(one: torch.Tensor, other: torch.Tensor) -> bool:
