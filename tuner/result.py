@@ -33,6 +33,11 @@ class TrialStatus(enum.StrEnum):
 NOT_ASKED = "not asked"
 """Prefix of a stage's detail where the stage checked nothing: the variant was not refused, and nothing is proven."""
 
+UNSHOWN = f"{NOT_ASKED}, though it is part of the claim: "
+"""The same where there was something to ask, and it could not be."""
+
+_PASSED_OVER = " passed over: "
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -53,6 +58,22 @@ class Stage:
     def asked(self) -> bool:
         """Whether anything was asked; where nothing was, that it passed says nothing."""
         return not self.detail.startswith(NOT_ASKED)
+
+    @property
+    def why_not_asked(self) -> str:
+        """The reason why nothing was asked; empty where something was."""
+        told = self.detail.removeprefix(UNSHOWN).removeprefix(f"{NOT_ASKED}: ")
+        return "" if self.asked else told.partition("; ")[0]
+
+    @property
+    def is_unshown(self) -> bool:
+        """Whether there was something to ask, and it could not be."""
+        return self.detail.startswith(UNSHOWN)
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """What was passed over among what was asked, with its count and the reason."""
+        return tuple(part for part in self.detail.split("; ") if _PASSED_OVER in part) if self.passed else ()
 
 
 @dataclass(frozen=True)

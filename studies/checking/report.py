@@ -14,6 +14,9 @@ from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, Verdict
 from tunebench.tuner.settings import described
 
+_NEEDED = {"gradients": ("gradients",), "sizes": ("sizes", "batches")}
+"""What a drop-in is never without, and the stages one of which has to have asked about it."""
+
 NO_REPRODUCTION = "no short reproduction: one call of a new model does not show it"
 
 
@@ -93,10 +96,30 @@ class CheckReport:
         return self.holds(self.require)
 
     def holds(self, claim: Claim | str) -> bool:
-        """Whether it is right for the problem (`problem`), or whatever else a drop-in has to be as well (`drop-in`)."""
+        """Whether it is right for the problem (`problem`), or whatever else a drop-in has to be as well (`drop-in`).
+
+        It is no drop-in where gradients or sizes could not be asked.
+        """
         if Claim(claim) is Claim.DROP_IN:
-            return self.verdict.passed
+            return self.verdict.passed and not self.unshown
         return not any(refusal.claim is Claim.PROBLEM for refusal in self.refusals)
+
+    @property
+    def unshown(self) -> str:
+        """What a drop-in has to be and could not be asked, with the reason; empty where there is no such thing."""
+        stages = {stage.name: stage for stage in self.stages}
+        left = []
+        for what, names in _NEEDED.items():
+            asked = [stages[name] for name in names if name in stages]
+            if not any(stage.asked for stage in asked):
+                left += [f"{what} were not asked: {one.why_not_asked}" for one in asked if one.is_unshown][:1]
+        return "; ".join(left)
+
+    @property
+    def not_asked(self) -> tuple[tuple[str, str], ...]:
+        """Stages that asked nothing, and what others passed over, each with the reason."""
+        whole = [(stage.name, stage.why_not_asked) for stage in self.stages if not stage.asked]
+        return (*whole, *((stage.name, part) for stage in self.stages for part in stage.passed_over))
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -133,11 +156,18 @@ class CheckReport:
         if self.seed is not None:
             yield f"{what}: seed {self.seed} asks the same questions again"
         if not refusals:
-            left = ", ".join(stage.name for stage in self.stages if not stage.asked)
-            yield f"{what}: a drop-in for the reference" + (f" (not asked: {left})" if left else "")
+            yield f"{what}: " + (
+                f"drop-in not shown: {self.unshown}" if self.unshown else "a drop-in for the reference"
+            )
         elif not wrong:
             losses = "; ".join(f"{refusal.loss or refusal.detail} ({refusal.name})" for refusal in refusals)
             yield f"{what}: NOT a drop-in for the reference: {losses}"
+        if self.not_asked and not wrong:
+            reasons: dict[str, list[str]] = {}
+            for stage, reason in self.not_asked:
+                reasons.setdefault(reason, []).append(stage)
+            told = "; ".join(f"{', '.join(stages)} ({reason})" for reason, stages in reasons.items())
+            yield f"{what}: not asked: {told}"
 
     @property
     def line(self) -> str:
@@ -150,6 +180,8 @@ class CheckReport:
     def row(self) -> tuple[str, ...]:
         """Target, mode, the two verdicts, the first refusal and the seconds, for a table."""
         problem, drop_in = ("yes" if self.holds(claim) else "NO" for claim in Claim)
+        if self.verdict.passed and self.unshown:
+            drop_in = "not shown"
         first = min(self.refusals, key=lambda one: one.claim is not Claim.PROBLEM, default=None)
         told = _told(first) if first else ""
         return Path(self.target).name, self.mode.value, problem, drop_in, told, f"{self.seconds:.1f}"
@@ -173,6 +205,8 @@ class CheckReport:
             "passed": self.passed,
             "right_for_problem": self.holds(Claim.PROBLEM),
             "drop_in": self.holds(Claim.DROP_IN),
+            "unshown": self.unshown,
+            "not_asked": [{"stage": stage, "reason": reason} for stage, reason in self.not_asked],
             "refusals": [_refusal_values(refusal) for refusal in self.refusals],
             "seconds": {"whole": self.seconds, "stages": stages, "outside": self.seconds_outside},
         }

@@ -66,7 +66,7 @@ class Step:
 STEPS: Sequence[Step] = (
     Step("construction", construction, "a model made from the same seed has other weights", Claim.PROBLEM),
     Step("distributions", distributions, "wrong values for other inputs of the same shapes", Claim.PROBLEM),
-    Step("not finite", non_finite, "NaN, infinities or tiny numbers come out as something else"),
+    Step("not finite", non_finite, "NaN, infinities, tiny numbers or large integers come out as something else"),
     Step("form", form, "view() fails on the result, or its parts have no names or one memory"),
     Step("layouts", layouts, "wrong values, or an error, for tensors that lie otherwise in memory"),
     Step("sizes", sizes, "wrong values, or an error, at other sizes"),

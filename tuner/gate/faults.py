@@ -35,6 +35,7 @@ _RUN_MODELS = frozenset(
         "memory",
         "model",
         "on_streams",
+        "options",
         "questions",
         "sources",
         "truth",

@@ -20,10 +20,11 @@ from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.boundary.sandbox import ReferenceSandboxError
 from tunebench.tuner.gate.case import Case, Expected
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.distributions import InputChange, Places, all_changed, common_zeros, with_zeros
+from tunebench.tuner.gate.distributions import InputChange, all_changed, is_integer
 from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRaisedError, ReferenceRefusal
+from tunebench.tuner.gate.invariants import Form
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.manner import Manner, Recording
 from tunebench.tuner.gate.memory import Bands, synchronise
@@ -35,7 +36,7 @@ from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTI
 from tunebench.tuner.gate.values import Values, mapped, tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
-from tunebench.tuner.result import NOT_ASKED
+from tunebench.tuner.result import NOT_ASKED, UNSHOWN
 from tunebench.tuner.users_code import described
 
 _MOST_ELEMENTS = 1 << 16  # of all inputs of the reduced problem, and of its parameters
@@ -44,6 +45,7 @@ _ALIKE = 4.0  # errors of one precision differ less than that between sizes
 _AS_LARGE = 1e-3  # beside the problem's own: of smaller inputs, an output is small by right
 _MOST_KEPT_SIZES = 2  # left as they are where the binary is for one value of them
 _CAPS = (128, 64, 32, 16, 8)
+_DRAWS, _DRAWS_OF_INTEGERS = 3, 8
 _LIMIT = Limit(1 << 27, 10.0)
 
 
@@ -96,6 +98,11 @@ class Pair:
         """The reference's own inputs, the run's of that number."""
         return self.source.inputs(self.draw.seed_of(number))
 
+    def names(self, inputs: Sequence[Any]) -> Sequence[str]:
+        """The inputs' names in the reference's signature, or else their numbers."""
+        names = self.reference.input_names(len(inputs))
+        return names if len(names) == len(inputs) else [f"input {number}" for number in range(1, len(inputs) + 1)]
+
     def changed(self, inputs: Sequence[Any], change: InputChange, number: int = 0) -> tuple[Any, ...]:
         """Every input changed, with the run's random numbers of that number and those behind it."""
         return all_changed(inputs, change, self.draw.seed_of(number))
@@ -122,7 +129,8 @@ class Answers:
         self._tolerance = oracle.tolerance
         self._own_error = max(case.own_error for case in oracle.cases)
         self._alike: dict[str, bool] = {}
-        self._zeros: dict[str, Places] = {}
+        self._forms: dict[str, Form] = {}
+        self._draws: dict[str, Sequence[tuple[Any, ...]]] = {}
         self.device = source.device
         self.mode = mode
         self._kept: dict[tuple[str, str], Case | None] = {}
@@ -201,12 +209,23 @@ class Answers:
             self._alike[key] = case.own_error >= self._own_error / _ALIKE
         return self._alike[key]
 
-    def zeros(self, source: Source) -> Places:
-        """The zeros that belong to the problem at these sizes (see `common_zeros`)."""
+    def draws(self, source: Source) -> Sequence[tuple[Any, ...]]:
+        """Some draws of the inputs at these sizes, more where there are integers."""
         key = str(dict(source.sizes))
-        if key not in self._zeros:
-            self._zeros[key] = common_zeros(*(source.inputs(self.draw.seed_of(number)) for number in (1, 2)))
-        return self._zeros[key]
+        if key not in self._draws:
+            drawn = [source.inputs(self.draw.seed_of(number)) for number in range(1, _DRAWS + 1)]
+            if any(map(is_integer, drawn[0])):
+                more = range(_DRAWS + 1, _DRAWS_OF_INTEGERS + 1)
+                drawn += [source.inputs(self.draw.seed_of(number)) for number in more]
+            self._draws[key] = drawn
+        return self._draws[key]
+
+    def form(self, source: Source) -> Form:
+        """What all draws of the inputs have in common at these sizes."""
+        key = str(dict(source.sizes))
+        if key not in self._forms:
+            self._forms[key] = Form.of(self.draws(source))
+        return self._forms[key]
 
     def error_of(self, pair: Pair, label: str, draws: Iterable[tuple[Any, ...]]) -> float:
         """Return the largest error that the pair's reference makes itself on some draws; 0 where it refuses one."""
@@ -375,7 +394,7 @@ class Harness:
         asked = [f"{self._asked} cases"] if self._asked else []
         passed_over = [f"{count} passed over: {reason}" for reason, count in self._passed_over.items()]
         if self._left_out:
-            return [f"{NOT_ASKED}: {self._left_out}", *asked, *self._notes, *passed_over]
+            return [f"{UNSHOWN}{self._left_out}", *asked, *self._notes, *passed_over]
         if not (asked or self._notes):
             return [f"{NOT_ASKED}: {', '.join(self._passed_over) or 'there is nothing to ask'}"]
         return [*asked, *self._notes, *passed_over]
@@ -393,7 +412,7 @@ class Harness:
         self._passed_over[reason] += 1
 
     def leave_out(self, reason: str) -> None:
-        """Note that what the stage is about was not asked, whatever else was, and why."""
+        """Note that what the stage is about could not be asked, whatever else was, and why."""
         self._left_out = reason
 
     @property
@@ -461,8 +480,8 @@ class Harness:
         return label if self._manner == Manner(self.answers.mode) else f"{label}, in {self._manner}"
 
     def in_form(self, pair: Pair, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Inputs that `get_inputs` has not drawn, with the zeros that all of its own have."""
-        return with_zeros(inputs, self.answers.zeros(pair.source))
+        """Inputs that `get_inputs` has not drawn, with what all of its own have in common."""
+        return self.answers.form(pair.source).keep(inputs)
 
     def agree(
         self,

@@ -9,7 +9,6 @@ import contextlib
 import copy
 import gc
 import inspect
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,6 +32,7 @@ from tunebench.tuner.gate.memory import (
     shares_memory,
 )
 from tunebench.tuner.gate.on_streams import after_wait, capturable, replayed
+from tunebench.tuner.gate.options import options_of, values_for
 from tunebench.tuner.gate.questions import (
     Setting,
     Settings,
@@ -382,11 +382,13 @@ class Model:
         parameters = list(inspect.signature(self.module.forward).parameters.values())[:count]
         return [one.name for one in parameters] if all(one.kind in named for one in parameters) else []
 
-    def options(self, count: int) -> Sequence[str]:
-        """Return the names of the inputs behind the first ones that have defaults, up to the first that has none."""
-        more = list(inspect.signature(self.module.forward).parameters.values())[count:]
-        named = itertools.takewhile(lambda one: one.kind is one.POSITIONAL_OR_KEYWORD, more)
-        return [one.name for one in named if one.default is not one.empty]
+    def options(self, count: int) -> Mapping[str, Any]:
+        """Return the inputs that it does without, behind the first ones, with their defaults; see `options_of`."""
+        return options_of(self.module, count)
+
+    def values_for(self, inputs: Sequence[Any], option: str, number: float) -> Sequence[Any]:
+        """Return a value for one of the options, if there is any that it takes and shows; see `options.values_for`."""
+        return values_for(self.module, inputs, option, number)
 
 
 def _are_gone(memory: Sequence[StorageWeakRef]) -> bool:

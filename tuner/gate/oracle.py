@@ -18,6 +18,7 @@ from tunebench.tuner.gate.comparison import real, relative_norm
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
 from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
+from tunebench.tuner.gate.invariants import Form
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.manner import Recording
 from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
@@ -113,15 +114,16 @@ def consult_reference(
     def all_cases() -> tuple[list[Case], Mapping[str, Sequence[str]]]:
         inputs = {number: source.inputs(draw.seed_of(number)) for number in range(1, draws + 1)}
         cases = [case_of(f"draw {number}", given, everywhere=True) for number, given in inputs.items()]
-        drawn = cases[0].inputs
+        drawn, form = cases[0].inputs, Form.of(list(inputs.values()))
         with contextlib.suppress(ReferenceRefusal):  # it may take probabilities only
             signs = [mixed_signs(value, draw.seed_of(number)) for number, value in enumerate(drawn)]
-            cases.append(case_of("mixed signs", signs))
+            cases.append(case_of("mixed signs", form.keep(signs)))
         found = _degenerate(cases)
         for name, change in _STRONGER.items():
             if len(cases) == draws or any(found.values()):
                 with contextlib.suppress(ReferenceRefusal):
-                    cases.append(case_of(name, [change(value, number) for number, value in enumerate(drawn)]))
+                    others = form.keep([change(value, number) for number, value in enumerate(drawn)])
+                    cases.append(case_of(name, others))
                 found = _degenerate(cases)
         return cases, found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,8 +46,8 @@ def hooks(harness: Harness) -> None:
 
 
 def keywords(harness: Harness) -> None:
-    """Called with its inputs by their names in the reference's signature, and with a number for each that the reference
-    does without."""
+    """Called with its inputs by their names in the reference's signature, and with a number, a flag or a tensor for
+    each that the reference does without, by what it takes."""
     pair = harness.pair()
     inputs = pair.inputs(1)
     names = tuple(pair.reference.input_names(len(inputs)))
@@ -56,9 +56,23 @@ def keywords(harness: Harness) -> None:
         return
     harness.agree(pair, inputs, f"called with {', '.join(names)} by name", CallOptions(keywords=names))
     number = harness.draw.factor("an option")
-    for option in pair.reference.options(len(inputs)):
-        names, inputs = (*names, option), (*inputs, number)
-        harness.agree(harness.pair(), inputs, f"with {option} = {number}", CallOptions(keywords=names))
+    for option, default in pair.reference.options(len(inputs)).items():
+        names = (*names, option)
+        values: Sequence[Any] = ()
+        with harness.reference_first(f"with {option}"):
+            values = pair.twin().values_for(pair.inputs(1), option, number)
+        if not values:
+            harness.pass_over(f"no value for {option} is found that the reference takes and shows")
+        for value in values:
+            given = CallOptions(keywords=names)
+            harness.agree(harness.pair(), (*inputs, value), f"with {option} = {_shown(value)}", given)
+        inputs = (*inputs, default)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {tuple(value.shape)}"
+    return f"({', '.join(map(_shown, value))})" if isinstance(value, tuple) else repr(value)
 
 
 GRADIENTS: Mapping[str, Backward] = {
@@ -156,7 +170,8 @@ def ask_gradients(
     if isinstance(asked, str):
         asked = _Answer.of(pair, mode, how, drawn)
     if isinstance(asked, str):
-        harness.pass_over(asked or "the reference's output needs no such gradients")
+        if asked:
+            harness.pass_over(asked)
         return asked
     with harness.refusing(f"gradients {label}"):
         with torch.no_grad():
