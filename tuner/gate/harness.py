@@ -20,7 +20,7 @@ from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.boundary.sandbox import ReferenceSandboxError
 from tunebench.tuner.gate.case import Case, Expected
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.distributions import InputChange, all_changed, is_integer
+from tunebench.tuner.gate.distributions import InputChange, all_changed
 from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRaisedError, ReferenceRefusal
@@ -45,7 +45,7 @@ _ALIKE = 4.0  # errors of one precision differ less than that between sizes
 _AS_LARGE = 1e-3  # beside the problem's own: of smaller inputs, an output is small by right
 _MOST_KEPT_SIZES = 2  # left as they are where the binary is for one value of them
 _CAPS = (128, 64, 32, 16, 8)
-_DRAWS, _DRAWS_OF_INTEGERS = 3, 8
+_DRAWS = 3
 _LIMIT = Limit(1 << 27, 10.0)
 
 
@@ -210,14 +210,10 @@ class Answers:
         return self._alike[key]
 
     def draws(self, source: Source) -> Sequence[tuple[Any, ...]]:
-        """Some draws of the inputs at these sizes, more where there are integers."""
+        """Some draws of the inputs at these sizes."""
         key = str(dict(source.sizes))
         if key not in self._draws:
-            drawn = [source.inputs(self.draw.seed_of(number)) for number in range(1, _DRAWS + 1)]
-            if any(map(is_integer, drawn[0])):
-                more = range(_DRAWS + 1, _DRAWS_OF_INTEGERS + 1)
-                drawn += [source.inputs(self.draw.seed_of(number)) for number in more]
-            self._draws[key] = drawn
+            self._draws[key] = [source.inputs(self.draw.seed_of(number)) for number in range(1, _DRAWS + 1)]
         return self._draws[key]
 
     def form(self, source: Source) -> Form:

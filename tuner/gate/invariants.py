@@ -61,12 +61,12 @@ def _is_definite(value: torch.Tensor, axis: int) -> bool:
     )
 
 
-def _definite(value: torch.Tensor, _axis: int) -> torch.Tensor:
-    """A square of it, with enough on the diagonal to be well conditioned."""
-    wide = value.double()
-    square = wide @ wide.mT / wide.shape[-1]
-    diagonal = square.diagonal(dim1=-2, dim2=-1)
-    return square + torch.diag_embed(diagonal.mean(-1, keepdim=True).expand(diagonal.shape))
+def _definite(value: torch.Tensor, axis: int) -> torch.Tensor:
+    """Symmetric, with a diagonal that outweighs the rest of its row."""
+    wide = _symmetric(value.double(), axis)
+    diagonal = wide.diagonal(dim1=-2, dim2=-1).abs()
+    rest = wide.abs().sum(-1) - diagonal
+    return wide.diagonal_scatter(torch.maximum(diagonal, 1.25 * rest), dim1=-2, dim2=-1)
 
 
 def _is_sorted(value: torch.Tensor, axis: int) -> bool:
@@ -170,6 +170,8 @@ def _kept(value: Any, zeros: torch.Tensor | None, kind: tuple[Invariant, int] | 
     if kind is None or not value.numel():
         return value
     invariant, axis = kind
+    if value.dim() < -axis or (invariant.square and not _is_square(value)):
+        return value
     return torch.empty_like(value).copy_(invariant.keep(value.detach(), axis))
 
 
@@ -200,14 +202,16 @@ def _may_have_form(value: Any) -> bool:
 
 def _holds(invariant: Invariant, value: torch.Tensor, axis: int) -> bool:
     """Whether a tensor has a property that not every tensor of its size has."""
-    if value.numel() < _LEAST or (
-        invariant.square and not (value.dim() > 1 and value.shape[-1] == value.shape[-2] > 2)
-    ):
+    if value.numel() < _LEAST or (invariant.square and not _is_square(value)):
         return False
     if not (invariant.holds(_few_of(value, axis, invariant.square), axis) and invariant.holds(value, axis)):
         return False
     row = value[..., 0, 1:] if invariant.square else value
     return bool((row != row.narrow(axis, 0, 1)).any())
+
+
+def _is_square(value: torch.Tensor) -> bool:
+    return value.dim() > 1 and value.shape[-1] == value.shape[-2] > 2
 
 
 def _few_of(value: torch.Tensor, axis: int, square: bool) -> torch.Tensor:

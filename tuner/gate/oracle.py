@@ -15,7 +15,7 @@ from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.accuracy import DRAWS
 from tunebench.tuner.gate.case import Case, Expected, expect, without_memory
 from tunebench.tuner.gate.comparison import real, relative_norm
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS, at_ends, changed, graded, is_integer, mixed_signs
 from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.invariants import Form
@@ -118,6 +118,10 @@ def consult_reference(
         with contextlib.suppress(ReferenceRefusal):  # it may take probabilities only
             signs = [mixed_signs(value, draw.seed_of(number)) for number, value in enumerate(drawn)]
             cases.append(case_of("mixed signs", form.keep(signs)))
+        for largest in (True, False) if any(map(is_integer, drawn)) else ():
+            with contextlib.suppress(ReferenceRefusal):
+                ends = at_ends(list(inputs.values()), largest=largest)
+                cases.append(case_of(f"integers as {'large' if largest else 'small'} as they are drawn", ends))
         found = _degenerate(cases)
         for name, change in _STRONGER.items():
             if len(cases) == draws or any(found.values()):

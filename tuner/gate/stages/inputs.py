@@ -11,7 +11,6 @@ from tunebench.tuner.gate.distributions import (
     NON_FINITE,
     OFFSET,
     InputChange,
-    at_ends,
     is_integer,
     large_integers,
     other_masks,
@@ -20,7 +19,6 @@ from tunebench.tuner.gate.distributions import (
 )
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
-from tunebench.tuner.gate.memory import all_equal, checksums
 from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.stage_log import StageRefused
 
@@ -52,8 +50,7 @@ def distributions(harness: Harness) -> None:
 
 
 def _ask_about_what_is_alike(harness: Harness, pair: Pair) -> None:
-    """Flags, masks and lengths that every draw has alike take other values, one after the other; integers the largest
-    and the smallest that are drawn."""
+    """Flags, masks and lengths that every draw has alike take other values, one after the other."""
     draws = harness.answers.draws(pair.source)
     drawn, names = draws[0], pair.names(draws[0])
     for number, values in enumerate(zip(*draws, strict=True)):
@@ -61,10 +58,6 @@ def _ask_about_what_is_alike(harness: Harness, pair: Pair) -> None:
         if other is not None:
             inputs = (*drawn[:number], other, *drawn[number + 1 :])
             harness.agree(harness.pair(), inputs, f"{names[number]} otherwise than every draw has it")
-    for largest in (False, True):
-        inputs = at_ends(draws, largest=largest)
-        if not all(all_equal(checksums(drawn), checksums(inputs))):
-            harness.agree(harness.pair(), inputs, f"integers as {'large' if largest else 'small'} as they are drawn")
 
 
 def _ask_about_large_integers(harness: Harness) -> None:
