@@ -147,14 +147,14 @@ class CheckReport:
             yield f"{what}: {self.subject.box}"
         if self.declared:
             yield f"{what}: declared: {', '.join(self.declared)}"
+        if self.seed is not None:
+            yield f"{what}: seed {self.seed} asks the same questions again"
         is_passed = errors is not None and errors.first_wrong_index is None
         figures = f" (error {errors.max_relative:.1e} of the output's size)" if errors and is_passed else ""
         trusted = ", trusted: it ran in the judge's process" if self.trusted else ""
         yield f"{what}: " + (
             f"NOT right for the problem: {wrong[0].detail}" if wrong else f"right for the problem{figures}{trusted}"
         )
-        if self.seed is not None:
-            yield f"{what}: seed {self.seed} asks the same questions again"
         if not refusals:
             yield f"{what}: " + (
                 f"drop-in not shown: {self.unshown}" if self.unshown else "a drop-in for the reference"
@@ -223,6 +223,12 @@ def _refusal_values(refusal: Refusal) -> dict[str, object]:
     shown = {"stage": refusal.name, "claim": refusal.claim.value, "detail": refusal.detail, "loss": refusal.loss}
     if call is None:
         return {**shown, "reproduction": None}
-    plain = {"sizes": dict(call.sizes), "mode": call.mode, "seed": call.seed, "shapes": list(call.shapes)}
+    plain = {
+        "sizes": dict(call.sizes),
+        "mode": call.mode,
+        "manner": call.manner,
+        "seed": call.seed,
+        "shapes": list(call.shapes),
+    }
     element = None if call.element is None else asdict(call.element)
     return {**shown, "reproduction": {**plain, "shown": call.shown, "element": element}}

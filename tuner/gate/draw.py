@@ -1,4 +1,4 @@
-"""What a run of the gate draws: everything about its questions that may be one or another follows from one seed."""
+"""The draw of a run of the gate: everything about its questions that may be one or another follows from one seed."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class Draw:
         return self.seed * _INPUTS + number
 
     def shuffled(self, name: str, items: Iterable[Item]) -> list[Item]:
-        """Return the items in an order that is drawn."""
+        """Return the items in an order that is drawn; seed 0 keeps the one in which they are written."""
         order = list(items)
-        self._random(name).shuffle(order)
+        if self.seed:
+            self._random(name).shuffle(order)
         return order
 
     def within(self, name: str, first: int, last: int) -> int:

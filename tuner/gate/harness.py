@@ -28,7 +28,7 @@ from tunebench.tuner.gate.invariants import Form
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.manner import Manner, Recording
 from tunebench.tuner.gate.memory import Bands, synchronise
-from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model
+from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model, in_part
 from tunebench.tuner.gate.oracle import Oracle, ask, consult_reference
 from tunebench.tuner.gate.sources import Sizes, Source, capped, divided
 from tunebench.tuner.gate.stage_log import StageRefused, about
@@ -92,7 +92,7 @@ class Pair:
     def twin(self, mode: Mode | None = None, state: Mapping[str, torch.Tensor] | None = None) -> Model:
         """Make one more reference with the same weights, or these, in the same manner or in another mode."""
         state = self.reference.state() if state is None else state
-        return _in_part(self.source.model(mode or self.mode, state), self.manner)
+        return in_part(self.source.model(mode or self.mode, state), self.manner)
 
     def inputs(self, number: int) -> tuple[Any, ...]:
         """The reference's own inputs, the run's of that number."""
@@ -238,7 +238,7 @@ class Answers:
         if manner not in self._takes:
             options = CallOptions(byte=None, guarded=False, recording=manner.recording)
             try:
-                model = _in_part(source.model(manner.mode), manner)
+                model = in_part(source.model(manner.mode), manner)
                 model.call(source.inputs(self.draw.seed_of(1)), options)
             except FAILURES:
                 self._takes[manner] = False
@@ -443,9 +443,9 @@ class Harness:
             StageRefused: the contender's module cannot be made, or does not take the reference's state.
         """
         source, manner = source or self.base, self._manner
-        reference = _in_part(source.model(manner.mode), manner)
+        reference = in_part(source.model(manner.mode), manner)
         try:
-            candidate = _in_part(self.contender.model(source, manner.mode, reference.state()), manner)
+            candidate = in_part(self.contender.model(source, manner.mode, reference.state()), manner)
         except FAILURES as error:
             raise StageRefused(f"the model cannot be made like the reference: {described(error)}") from error
         candidate.guard()
@@ -580,13 +580,6 @@ class Harness:
         except FAILURES as error:
             synchronise(self.device)  # raises where no later call can succeed either
             raise StageRefused(f"{label}: {described(error)}") from error
-
-
-def _in_part(model: Model, manner: Manner) -> Model:
-    """The model, with its part in that part's mode."""
-    if manner.part:
-        model.put_part(manner.part, manner.part_mode)
-    return model
 
 
 def _largest(inputs: Sequence[Any]) -> float:

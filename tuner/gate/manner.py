@@ -9,7 +9,7 @@ from tunebench.tuner.kernel import Mode
 
 
 class Recording(enum.StrEnum):
-    """What torch records of a call, by the name of the context that the call is made in."""
+    """The recording of a call by torch, by the name of the context that the call is made in."""
 
     NOTHING = "no_grad"
     GRADIENTS = "enable_grad"

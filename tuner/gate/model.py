@@ -21,7 +21,7 @@ from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.comparison import real
 from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.gradients import Backward, Gradients, gradients_of
-from tunebench.tuner.gate.manner import Recording
+from tunebench.tuner.gate.manner import Manner, Recording
 from tunebench.tuner.gate.memory import (
     SENTINELS,
     Bands,
@@ -389,6 +389,13 @@ class Model:
     def values_for(self, inputs: Sequence[Any], option: str, number: float) -> Sequence[Any]:
         """Return a value for one of the options, if there is any that it takes and shows; see `options.values_for`."""
         return values_for(self.module, inputs, option, number)
+
+
+def in_part(model: Model, manner: Manner) -> Model:
+    """Put the part of a model that a manner names into that part's mode; return the model."""
+    if manner.part:
+        model.put_part(manner.part, manner.part_mode)
+    return model
 
 
 def _are_gone(memory: Sequence[StorageWeakRef]) -> bool:

@@ -85,6 +85,10 @@ TRAINING: Mapping[str, Backward] = {
     "with some weights frozen": Backward(parameters=Trained.SOME),
     "for a strided gradient of the output": Backward(incoming=Incoming.STRIDED),
     "for an expanded gradient of the output": Backward(incoming=Incoming.EXPANDED),
+    "of two backwards, added up": Backward(course="fbfb", adds_up=True),
+    "of two forwards before their backwards": Backward(course="ffbb"),
+    "after a call in inference mode": Backward(course="ifb"),
+    "of gradients": Backward(second=True),
     "for a transposed gradient of the output": Backward(incoming=Incoming.TRANSPOSED),
     "for zeros in the gradient of the output": Backward(incoming=Incoming.ZEROS),
     "for an infinity in the gradient of the output": Backward(incoming=Incoming.INFINITE),
@@ -94,10 +98,6 @@ TRAINING: Mapping[str, Backward] = {
     "of two calls by one backward": Backward(course="ffa"),
     "of two backwards of one graph": Backward(course="frb"),
     "of an output that was changed in place": Backward(course="fwb"),
-    "of two backwards, added up": Backward(course="fbfb", adds_up=True),
-    "of two forwards before their backwards": Backward(course="ffbb"),
-    "after a call in inference mode": Backward(course="ifb"),
-    "of gradients": Backward(second=True),
 }
 _STEPS = Backward(course="nfbfb")
 _STEPS_IN_BOTH_MODES = Backward(course="nfbfbefbtfb")
@@ -197,12 +197,14 @@ class _Answer:
         own: at its own precision; of the gradients those that are judged.
         exact: in float64.
         redrawn: that is no truth, since it has drawn other random numbers or lacks a gradient: the own answer is.
+        infinite: an infinity has come in; what becomes of it and a zero, or another one, depends on the formula.
     """
 
     inputs: tuple[Any, ...]
     own: Gradients
     exact: Gradients
     redrawn: bool
+    infinite: bool
 
     @classmethod
     def of(cls, pair: Pair, mode: Mode | None, how: Backward, inputs: tuple[Any, ...]) -> _Answer | str:
@@ -233,7 +235,7 @@ class _Answer:
         redrawn = lacking or (
             own.draws and any(_error(found[name], exact.found[name]) > OTHER_DRAWS for name in outputs)
         )
-        return cls(inputs, replace(own, found=found), exact, redrawn)
+        return cls(inputs, replace(own, found=found), exact, redrawn, how.incoming is Incoming.INFINITE)
 
     def judge(self, got: Gradients) -> None:
         """Judge what another module makes of it.
@@ -260,10 +262,9 @@ class _Answer:
         require_buffers("afterwards", got.buffers, expected, own_error)
 
     def _judge(self, what: str, got: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> None:
-        if not _is_finite(own):
+        if self.infinite:
             if lost := int((torch.isinf(own) & torch.isfinite(got)).sum()):
                 raise StageRefused(f"{what} is finite in {lost} places where the reference's is infinite")
-            # What becomes of an infinity and a zero, or of two infinities, depends on the formula.
             known = torch.isfinite(own) & torch.isfinite(exact) & torch.isfinite(got)
             got, own, exact = (torch.where(known, one, 0.0) for one in (got, own, exact))
         bound = 0.0

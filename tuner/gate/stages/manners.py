@@ -9,6 +9,7 @@ from typing import TypeVar
 from tunebench.tuner.gate.changes import WEIGHT_CHANGES
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, NON_FINITE
 from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.gradients import Backward
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.manner import Manner, Recording, other_mode
 from tunebench.tuner.gate.model import CallOptions
@@ -22,14 +23,14 @@ from tunebench.tuner.gate.stages.torch_features import DTYPES, ask_dtype
 Item = TypeVar("Item")
 
 _MORE = 4
+"""So many times as much is asked of the other mode where nothing is recorded, as a trained model is used."""
 
 
 def manners(harness: Harness) -> None:
     """Inputs, layouts, sizes, types, changed weights and gradients in every other manner.
 
     The questions are those of the other stages. They are dealt to the manners, so that each manner has some of each
-    kind and, where there are enough manners, each question is asked in one; which, follows from the seed. Of the other
-    mode where nothing is recorded, as a trained model is used, more is asked.
+    kind; which, follows from the seed.
     """
     deal = _Deal(harness)
     for manner in harness.manners():
@@ -56,7 +57,7 @@ class _Deal:
         self.sizes = dealt("sizes", harness.answers.sizes_met)
         self.changes = dealt("changes", [*WEIGHT_CHANGES])
         self.dtypes = dealt("dtypes", DTYPES)
-        self.gradients = dealt("gradients", [*(GRADIENTS | TRAINING).items()])
+        self.gradients = dealt("gradients", [*GRADIENTS.items(), *TRAINING.items()])
 
 
 def _ask(harness: Harness, deal: _Deal, manner: Manner) -> None:
@@ -78,7 +79,7 @@ def _ask(harness: Harness, deal: _Deal, manner: Manner) -> None:
             harness.agree(at, at.inputs(1), f"at {_told(source.sizes, harness.base.sizes)}")
     ask_dtype(harness, next(deal.dtypes))
     if manner.part or (manner.mode is not harness.answers.mode and manner.recording is Recording.GRADIENTS):
-        ask_gradients(harness, *next(deal.gradients))
+        ask_gradients(harness, "of inputs and parameters", Backward())
         ask_gradients(harness, *next(deal.gradients))
 
 
