@@ -65,8 +65,9 @@ def _definite(value: torch.Tensor, axis: int) -> torch.Tensor:
     """Symmetric, with a diagonal that outweighs the rest of its row."""
     wide = _symmetric(value.double(), axis)
     diagonal = wide.diagonal(dim1=-2, dim2=-1).abs()
-    rest = wide.abs().sum(-1) - diagonal
-    return wide.diagonal_scatter(torch.maximum(diagonal, 1.25 * rest), dim1=-2, dim2=-1)
+    rest = (wide - wide.diagonal(dim1=-2, dim2=-1).diag_embed()).abs().sum(-1)
+    least = torch.maximum(1.25 * rest, rest.mean(-1, keepdim=True))
+    return wide.diagonal_scatter(torch.maximum(diagonal, least), dim1=-2, dim2=-1)
 
 
 def _is_sorted(value: torch.Tensor, axis: int) -> bool:

@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -223,7 +223,7 @@ def saved_and_loaded(module: nn.Module) -> nn.Module:
         TypeError: it cannot be pickled.
     """
     stream = io.BytesIO()
-    with _importable(type(part) for part in module.modules()):
+    with _importable([type(part) for part in module.modules()]):
         try:
             torch.save(module, stream)
         except pickle.PickleError as error:
@@ -234,15 +234,20 @@ def saved_and_loaded(module: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def _importable(classes: Iterable[type]) -> Iterator[None]:
+def _importable(classes: Sequence[type]) -> Iterator[None]:
     """Have the modules that define these classes among those that are imported."""
-    added = []
+    added: dict[str, types.ModuleType] = {}
     for one in classes:
-        functions = (value for value in vars(one).values() if isinstance(value, types.FunctionType))
-        if one.__module__ not in sys.modules and (found := next(functions, None)) is not None:
-            sys.modules[one.__module__] = types.ModuleType(one.__module__)
-            vars(sys.modules[one.__module__]).update(found.__globals__)
-            added.append(one.__module__)
+        if one.__module__ in sys.modules:
+            continue
+        module = added.setdefault(one.__module__, types.ModuleType(one.__module__))
+        for function in vars(one).values():
+            if isinstance(function, types.FunctionType):
+                vars(module).update(function.__globals__)
+    for one in classes:
+        if one.__module__ in added:
+            setattr(added[one.__module__], one.__qualname__, one)
+    sys.modules.update(added)
     try:
         yield
     finally:
@@ -273,15 +278,12 @@ def _plain_of(part: nn.Module) -> dict[str, Setting]:
 def could_hold(module: nn.Module, name: str, value: Setting) -> bool:
     """Say whether a module's part could have been made with another value of one of `settings_of`.
 
-    With any number that has a point, unless it belongs to a parametrisation: what that holds goes with the tensors that
-    it was made with. With whole numbers where the part's constructor takes them by that name, and they
+    With any number that has a point. With whole numbers where the part's constructor takes them by that name, and they
     change nothing else: else the part would be one that no program has, such as a stride beside the padding of another.
     """
-    path, _, attribute = name.rpartition(".")
-    if "parametrizations" in path.split("."):
-        return False
     if isinstance(value, float):
         return True
+    path, _, attribute = name.rpartition(".")
     part = module.get_submodule(path)
     try:
         taken = inspect.signature(type(part)).parameters

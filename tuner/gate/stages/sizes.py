@@ -74,7 +74,7 @@ def _sweep(base: Mapping[str, int | float], draw: Draw) -> Iterator[dict[str, in
 
 
 def _ask(harness: Harness, changes: Mapping[str, int | float]) -> bool:
-    label = ", ".join(f"{name}={value:g}" for name, value in changes.items())
+    label = ", ".join(f"{name}={value:g}{_whose(harness, name)}" for name, value in changes.items())
     source = harness.answers.at({**harness.base.sizes, **changes})
     if source is None:
         harness.pass_over("the reference's file refuses such sizes")
@@ -84,6 +84,16 @@ def _ask(harness: Harness, changes: Mapping[str, int | float]) -> bool:
     except StageRefused as refusal:
         raise StageRefused(f"{label}: {refusal}") from refusal
     return harness.agree(pair, pair.inputs(1), label) is not None
+
+
+def _whose(harness: Harness, name: str) -> str:
+    """Say which axes of the inputs have a size without a name of its own."""
+    size, drawn = harness.base.sizes[name], harness.answers.draws(harness.base)[0]
+    if not name.startswith("the number ") or not isinstance(size, int):
+        return ""
+    numbered = [f"input {number}" for number in range(1, len(drawn) + 1)]
+    told = _Resizing(size).told(drawn, numbered)
+    return f" ({told})" if told else ""
 
 
 def batches(harness: Harness) -> None:
