@@ -64,9 +64,13 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self._dropped: list[int] = []
         self._made = 0
         self._most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
+        self._folder = contextlib.ExitStack()
+        self._start()
+
+    def _start(self) -> None:
+        spec = self.spec
         self._passage = Lending(spec.device)
         self._is_entered = spec.walls is None
-        self._folder = contextlib.ExitStack()
         scratch_of_file, room = scratch_folder(), None
         if spec.walls is not None:
             folder, on_gpu = self._folder.enter_context(scratch()), spec.device.type == "cuda"
@@ -151,11 +155,17 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         return model
 
     def revive(self) -> None:
-        """Run the files in a new process, in place of one that is gone with its models."""
-        self._process.close()
-        self._passage = Lending(self.spec.device)
-        self._process = Supervised(functools.partial(serve, scratch=scratch_folder(), spec=self.spec))
-        self.open()
+        """Run the files in a new process, boxed alike, in place of one that is gone with its models.
+
+        Raises:
+            SandboxError: they do not run again.
+        """
+        self.close()
+        self._start()
+        try:
+            self.open()
+        except ReportedError as error:
+            raise self._no_answer(f"it does not run again: {error}") from error
 
     def changes(self) -> ProcessChanges:
         """Return what the file has changed of its process, and whether a call draws random numbers."""
