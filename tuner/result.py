@@ -38,6 +38,9 @@ UNSHOWN = f"{NOT_ASKED}, though it is part of the claim: "
 
 _PASSED_OVER = " passed over: "
 
+_NEEDED = {"gradients": ("gradients",), "sizes": ("sizes", "batches")}
+"""What a drop-in is never without, and the stages one of which has to have asked about it."""
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -136,6 +139,16 @@ class Verdict:
             raise ValueError("a verdict passes exactly when all its stages do")
         if self.passed == bool(self.reason):
             raise ValueError("a refusal has a reason and a pass has none")
+
+    @property
+    def unshown(self) -> str:
+        """What is part of being a drop-in and could not be asked, with the reason; empty where nothing is."""
+        stages, left = {stage.name: stage for stage in self.stages}, []
+        for what, names in _NEEDED.items():
+            asked = [stages[name] for name in names if name in stages]
+            if not any(stage.asked for stage in asked):
+                left += [f"{what} were not asked: {one.why_not_asked}" for one in asked if one.is_unshown][:1]
+        return "; ".join(left)
 
     def refused_by(self, stage: Stage) -> Verdict:
         """Return the same with one more stage, which did not pass."""

@@ -14,9 +14,6 @@ from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, Verdict
 from tunebench.tuner.settings import described
 
-_NEEDED = {"gradients": ("gradients",), "sizes": ("sizes", "batches")}
-"""What a drop-in is never without, and the stages one of which has to have asked about it."""
-
 NO_REPRODUCTION = "no short reproduction: one call of a new model does not show it"
 
 
@@ -101,19 +98,8 @@ class CheckReport:
         It is no drop-in where gradients or sizes could not be asked.
         """
         if Claim(claim) is Claim.DROP_IN:
-            return self.verdict.passed and not self.unshown
+            return self.verdict.passed and not self.verdict.unshown
         return not any(refusal.claim is Claim.PROBLEM for refusal in self.refusals)
-
-    @property
-    def unshown(self) -> str:
-        """What a drop-in has to be and could not be asked, with the reason; empty where there is no such thing."""
-        stages = {stage.name: stage for stage in self.stages}
-        left = []
-        for what, names in _NEEDED.items():
-            asked = [stages[name] for name in names if name in stages]
-            if not any(stage.asked for stage in asked):
-                left += [f"{what} were not asked: {one.why_not_asked}" for one in asked if one.is_unshown][:1]
-        return "; ".join(left)
 
     @property
     def not_asked(self) -> tuple[tuple[str, str], ...]:
@@ -157,7 +143,7 @@ class CheckReport:
         )
         if not refusals:
             yield f"{what}: " + (
-                f"drop-in not shown: {self.unshown}" if self.unshown else "a drop-in for the reference"
+                f"drop-in not shown: {self.verdict.unshown}" if self.verdict.unshown else "a drop-in for the reference"
             )
         elif not wrong:
             losses = "; ".join(f"{refusal.loss or refusal.detail} ({refusal.name})" for refusal in refusals)
@@ -180,7 +166,7 @@ class CheckReport:
     def row(self) -> tuple[str, ...]:
         """Target, mode, the two verdicts, the first refusal and the seconds, for a table."""
         problem, drop_in = ("yes" if self.holds(claim) else "NO" for claim in Claim)
-        if self.verdict.passed and self.unshown:
+        if self.verdict.passed and self.verdict.unshown:
             drop_in = "not shown"
         first = min(self.refusals, key=lambda one: one.claim is not Claim.PROBLEM, default=None)
         told = _told(first) if first else ""
@@ -205,7 +191,7 @@ class CheckReport:
             "passed": self.passed,
             "right_for_problem": self.holds(Claim.PROBLEM),
             "drop_in": self.holds(Claim.DROP_IN),
-            "unshown": self.unshown,
+            "unshown": self.verdict.unshown,
             "not_asked": [{"stage": stage, "reason": reason} for stage, reason in self.not_asked],
             "refusals": [_refusal_values(refusal) for refusal in self.refusals],
             "seconds": {"whole": self.seconds, "stages": stages, "outside": self.seconds_outside},
