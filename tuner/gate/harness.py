@@ -234,7 +234,9 @@ class Answers:
         return self._errors[key]
 
     def takes(self, manner: Manner, source: Source) -> bool:
-        """Whether the reference can be called in a manner."""
+        """Whether the reference can be called in a manner; of any but inference mode its answers tell."""
+        if manner.recording is not Recording.INFERENCE:
+            return True
         if manner not in self._takes:
             options = CallOptions(byte=None, guarded=False, recording=manner.recording)
             try:

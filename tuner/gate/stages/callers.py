@@ -27,7 +27,7 @@ from tunebench.tuner.gate.values import in_type, mapped
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.users_code import described
 
-_SIZES = 3
+_SIZES = 2
 _MOSTLY_ROUNDING = 0.1
 _OF_ROUNDING = 32.0
 

@@ -22,7 +22,7 @@ from tunebench.tuner.gate.stages.torch_features import DTYPES, ask_dtype
 
 Item = TypeVar("Item")
 
-_MORE = 4
+_MORE = 3
 """So many times as much is asked of the other mode where nothing is recorded, as a trained model is used."""
 
 
@@ -89,8 +89,10 @@ def _told(sizes: Sizes, base: Sizes) -> str:
 
 def _has_part(harness: Harness, manner: Manner) -> bool:
     """Whether the contender has the part as well."""
+    if not manner.part:
+        return True
     try:
         harness.contender.model(harness.base, manner.mode, None).put_part(manner.part, manner.part_mode)
     except FAILURES:
-        return not manner.part
+        return False
     return True
