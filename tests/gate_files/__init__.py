@@ -14,6 +14,7 @@ from tests.gate_files.right import (
     half_types,
     in_place,
     integers,
+    kinds_of_inputs,
     lookups,
     losses,
     manners,
@@ -22,11 +23,24 @@ from tests.gate_files.right import (
     norms,
     plain,
     random_numbers,
+    reference_first,
     rewrites,
     several_inputs,
     structures,
 )
-from tests.gate_files.wrong import caches, gradients, hostile, layouts, memory, modules, precision, sizes, state, values
+from tests.gate_files.wrong import (
+    caches,
+    gradients,
+    hostile,
+    layouts,
+    memory,
+    modules,
+    precision,
+    sizes,
+    state,
+    unvaried,
+    values,
+)
 from tests.gate_files.wrong import manners as wrong_manners
 
 WRONG: Sequence[GateFile] = tuple(
@@ -41,6 +55,7 @@ WRONG: Sequence[GateFile] = tuple(
         modules,
         wrong_manners,
         memory,
+        unvaried,
         state,
         hostile,
     )
@@ -63,6 +78,8 @@ RIGHT: Sequence[GateFile] = tuple(
         models,
         habits,
         rewrites,
+        reference_first,
+        kinds_of_inputs,
         compiled,
         manners,
         backward,
