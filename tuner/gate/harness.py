@@ -217,7 +217,7 @@ class Answers:
         return self._draws[key]
 
     def form(self, source: Source) -> Form:
-        """What all draws of the inputs have in common at these sizes."""
+        """Find the invariants of all draws of the inputs at these sizes."""
         key = str(dict(source.sizes))
         if key not in self._forms:
             self._forms[key] = Form.of(self.draws(source))

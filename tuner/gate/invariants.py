@@ -133,7 +133,7 @@ INVARIANTS: Sequence[Invariant] = (
 
 @dataclass(frozen=True)
 class Form:
-    """What some draws of the inputs have in common.
+    """The invariants that some draws of the inputs have.
 
     Attributes:
         zeros: where each input has zeros among other numbers, as below the diagonal of a triangular matrix; None where
