@@ -225,7 +225,7 @@ class Answers:
 
     def error_of(self, pair: Pair, label: str, draws: Iterable[tuple[Any, ...]]) -> float:
         """Return the largest error that the pair's reference makes itself on some draws; 0 where it refuses one."""
-        key = f"{pair.key} {label}"
+        key = f"{pair.key} {pair.asked} {label}"
         if key not in self._errors:
             try:
                 self._errors[key] = max(ask(pair.twin(), label, inputs).own_error for inputs in draws)
@@ -247,11 +247,6 @@ class Answers:
             else:
                 self._takes[manner] = True
         return self._takes[manner]
-
-    @property
-    def sizes_met(self) -> Sequence[Source]:
-        """The reference at the other sizes that it has been asked at."""
-        return [source for source in self._sources.values() if source is not None]
 
     def note_serving(self, source: Source) -> None:
         """Try these sizes first for the next contender, unless nothing is smaller in them."""
@@ -360,6 +355,9 @@ class Harness:
     Args:
         answers: of the reference, shared by all contenders.
         ask: is told the label of each question before it is asked.
+
+    Attributes:
+        sizes_met: the reference at the other sizes that were asked about.
     """
 
     def __init__(
@@ -377,6 +375,7 @@ class Harness:
         self._left_out = ""
         self._base: Source | None = None
         self._manner = Manner(answers.mode)
+        self.sizes_met: list[Source] = []
 
     def begin(self, stage: str) -> None:
         """Count anew what was asked."""

@@ -136,7 +136,7 @@ def training(harness: Harness) -> None:
 
 def _odd(harness: Harness) -> list[Source]:
     """Sizes that have been asked about, first those with the most odd numbers: there vectors and tiles have a rest."""
-    order = harness.draw.shuffled("sizes of gradients", harness.answers.sizes_met)
+    order = harness.draw.shuffled("sizes of gradients", harness.sizes_met)
     return sorted(order, key=lambda source: -sum(size % 2 for size in source.sizes.values()))[:_SIZES]
 
 

@@ -80,6 +80,7 @@ def _ask(harness: Harness, changes: Mapping[str, int | float]) -> bool:
     if source is None:
         harness.pass_over("the reference's file refuses such sizes")
         return False
+    harness.sizes_met.append(source)
     try:
         pair = harness.pair(source)
     except StageRefused as refusal:
