@@ -2,8 +2,8 @@
 
 Each file of `tests/gate_files` is written to a temporary folder beside its reference and judged as a user would judge
 it: `tunebench check FILE --reference REFERENCE --json`. Both verdicts are compared with what is true of the file; then
-comes what is left running, which must be nothing. With `--device cuda` come the files that need a GPU, and those that
-need the CPU are left out.
+comes what is left running or on the disk, which must be nothing. With `--device cuda` come the files that need a GPU,
+and those that need the CPU are left out.
 
 `--together` judges by `tunebench.check` in one process, so that only hostile files pay for a command of their own.
 `--here` asks the batteries in this process, without the boundary and without hostile files: a tenth of the time.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,9 @@ _SECONDS_OF_A_HANG = 15.0
 _END_SECONDS = 10.0
 """What a check has started may take so long to end after it."""
 _MOST_STAGES = 4
-_ALONE = ("hostile", "process state")
+_ALONE = ("hostile", "machine", "process state")
+_LEFT_FILES = ("/tmp", "/dev/shm", str(Path.home()), site.getusersitepackages())
+"""Folders in which a hostile file may leave one with the mark in its name."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Judged:
         code: the exit code; None where there was no command.
         trouble: what else is wrong with how the check ended.
         in_stages, outside: seconds.
-        left: what was left running.
+        left: what was left running, and files.
     """
 
     name: str
@@ -95,10 +98,11 @@ def judge(file: GateFile, folder: Path, device: str) -> Judged:
         trouble = ""
     except subprocess.TimeoutExpired:
         run.kill()
+        _left_running(str(mark))  # what is left, and stopped, holds the pipes
         out, err = run.communicate()
         trouble = "it did not end"
     took = time.perf_counter() - started
-    left = _left_running(str(mark))
+    left = [*_left_running(str(mark)), *_left_on_disk(mark.name)]
     trouble = trouble or _trouble(file, run.returncode, out, err, mark)
     return _judged(file, _report(out, run.returncode, trouble), run.returncode, trouble, took, left)
 
@@ -211,11 +215,20 @@ def _marked(mark: str) -> dict[int, str]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                if mark.encode() in (folder / "environ").read_bytes():
-                    found[int(folder.name)] = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")[:200]
+                line = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")
+                if mark.encode() in (folder / "environ").read_bytes() or Path(mark).name in line:
+                    found[int(folder.name)] = line[:200]
             except OSError:
                 continue
     return found
+
+
+def _left_on_disk(mark: str) -> list[str]:
+    """Paths of files with the mark in their name, which are removed here."""
+    found = [path for folder in _LEFT_FILES for path in sorted(Path(folder).glob(f"*{mark}*"))]
+    for path in found:
+        path.unlink()
+    return [str(path) for path in found]
 
 
 def print_table(judged: Iterable[Judged]) -> None:

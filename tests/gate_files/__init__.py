@@ -23,12 +23,44 @@ from tests.gate_files.right import (
     rewrites,
     several_inputs,
     structures,
+    unusual_inputs,
+    unusual_modules,
 )
-from tests.gate_files.wrong import caches, gradients, hostile, layouts, memory, modules, precision, sizes, state, values
+from tests.gate_files.wrong import (
+    caches,
+    calls,
+    conditions,
+    gradients,
+    hostile,
+    layouts,
+    machine,
+    memory,
+    modules,
+    precision,
+    remembered,
+    sizes,
+    state,
+    values,
+)
 
 WRONG: Sequence[GateFile] = tuple(
     file
-    for module in (values, precision, caches, sizes, layouts, gradients, modules, memory, state, hostile)
+    for module in (
+        values,
+        precision,
+        caches,
+        remembered,
+        sizes,
+        conditions,
+        layouts,
+        gradients,
+        modules,
+        calls,
+        memory,
+        state,
+        hostile,
+        machine,
+    )
     for file in module.FILES
 )
 RIGHT: Sequence[GateFile] = tuple(
@@ -49,13 +81,15 @@ RIGHT: Sequence[GateFile] = tuple(
         habits,
         rewrites,
         compiled,
+        unusual_inputs,
+        unusual_modules,
     )
     for file in module.FILES
 )
 FILES: Sequence[GateFile] = (*WRONG, *RIGHT)
 ON_CUDA: Sequence[GateFile] = on_cuda.FILES
 
-HANGS = frozenset({*hostile.HANGS, *on_cuda.HANGS})
+HANGS = frozenset({*hostile.HANGS, *machine.HANGS, *on_cuda.HANGS})
 """The names of those whose check takes as long as it may."""
 
 __all__ = ["FILES", "HANGS", "ON_CUDA", "RIGHT", "WRONG", "runs_on_cuda"]
