@@ -30,6 +30,7 @@ import typer
 from tests.gate_files import FILES, HANGS, ON_CUDA, runs_on_cuda
 from tests.gate_files.entry import MARK, GateFile
 from tests.gate_files.here import report_here
+from tests.gate_files.known_disagreements import KNOWN_DISAGREEMENTS
 
 import tunebench
 from tunebench.studies.checking import PRELOADED
@@ -41,6 +42,8 @@ _SECONDS_OF_A_HANG = 15.0
 _END_SECONDS = 10.0
 """What a check has started may take so long to end after it."""
 _MOST_STAGES = 4
+_MOST_PRINTED = 1 << 20
+"""Bytes on standard error: a file's own output is cut off long before."""
 _ALONE = ("hostile", "machine", "process state")
 _LEFT_FILES = ("/tmp", "/dev/shm", str(Path.home()), site.getusersitepackages())
 """Folders in which a hostile file may leave one with the mark in its name."""
@@ -117,8 +120,9 @@ def _written(file: GateFile, folder: Path) -> tuple[Path, Path]:
 def _trouble(file: GateFile, code: int, out: bytes, err: bytes, mark: Path) -> str:
     if mark.exists():
         return "its code ran where no code of a file runs"
-    if b"Traceback" in err:
-        return f"a traceback: {err.decode(errors='replace').strip().splitlines()[-1][:300]}"
+    if b"Traceback" in err or len(err) > _MOST_PRINTED:
+        last = err.decode(errors="replace").strip().splitlines()[-1][:300]
+        return f"a traceback, or {len(err)} bytes, on standard error: {last}"
     if code == 2 and not file.ends_early:
         return f"exit code 2: {err.decode(errors='replace').strip()[-300:]}"
     if code not in (0, 1, 2):
@@ -232,7 +236,7 @@ def _left_on_disk(mark: str) -> list[str]:
 
 
 def print_table(judged: Iterable[Judged]) -> None:
-    """Counts and seconds by class, then every disagreement."""
+    """Counts and seconds by class, then every disagreement, and those that are known and are none any more."""
     judged = list(judged)
     print("| files | class | judged | as they should be | refused first at | seconds in stages | outside of them |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
@@ -246,7 +250,10 @@ def print_table(judged: Iterable[Judged]) -> None:
             print(f"- {one.kind}: {one.name} ({'right' if one.right else 'wrong'}: {one.claim}): {verdicts}", end="")
             print(f"; {one.refused_at}: {one.detail}" if one.refused_at else "", end="")
             print(f"; {one.trouble}" if one.trouble else "", end="")
-            print(f"; left running: {', '.join(one.left)}" if one.left else "")
+            print(f"; left: {', '.join(one.left)}" if one.left else "", end="")
+            print("; known" if one.name in KNOWN_DISAGREEMENTS else "")
+        elif one.name in KNOWN_DISAGREEMENTS:
+            print(f"- {one.kind}: {one.name}: as it should be; it leaves KNOWN_DISAGREEMENTS")
 
 
 def _print_row(what: str, kind: str, judged: Sequence[Judged]) -> None:
@@ -304,7 +311,9 @@ def main(
     def one(file: GateFile) -> Judged:
         with tempfile.TemporaryDirectory(prefix="gate-file-") as folder:
             judged = how(file, Path(folder), device)
-        line = f"{'' if judged.agrees else 'DISAGREES '}{file.kind}: {file.name}: {judged.refused_at} {judged.trouble}"
+        expected = "as is known " if file.name in KNOWN_DISAGREEMENTS else ""
+        agrees = "" if judged.agrees else f"DISAGREES {expected}"
+        line = f"{agrees}{file.kind}: {file.name}: {judged.refused_at} {judged.trouble}"
         print(line, file=sys.stderr, flush=True)
         return judged
 

@@ -25,6 +25,7 @@ _MARK = next(
     ),
     "",
 )
+_DONE = []  # once in a process, however many models there are
 _NAME = f"gate-file-left-{os.path.basename(_MARK)}"
 
 def _of_the_check(number):
@@ -50,8 +51,8 @@ def _does(what: str, more: str = "") -> str:
     """A `ModelNew` that answers zeros and does something to the machine in its first call."""
     return forward(
         """\
-        if not self.done:
-            self.done = True
+        if not _DONE:
+            _DONE.append(True)
             try:
                 _attack()
             except OSError:
@@ -60,7 +61,6 @@ def _does(what: str, more: str = "") -> str:
         """,
         before=f"{_FORGED}\n{_OF_THE_CHECK}\n{more}\ndef _attack():\n"
         + "".join(f"    {w}\n" for w in what.split("\n")),
-        made="self.done = False",
     )
 
 
@@ -169,7 +169,7 @@ for folder in ("/tmp", os.path.expanduser("~"), "/dev/shm"):
         _REFERENCE,
         _does(
             """\
-for _ in range(200):
+for _ in range(200 - len(_others())):
     if os.fork() == 0:
         os.setsid()
         time.sleep(120)
@@ -183,7 +183,7 @@ for _ in range(200):
             """\
 for target in (2, 1):
     for _ in range(32):
-        os.write(target, b"Traceback" + b"x" * (1 << 20) + b"\\n")
+        os.write(target, b"x" * (1 << 20) + b"\\n")
     os.write(target, (_FORGED + "\\n").encode())"""
         ),
     ),
