@@ -6,6 +6,7 @@ no import. A process is asked one thing at a time, and waited for with a deadlin
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import enum
 import faulthandler
@@ -91,6 +92,7 @@ class LostError(DiedError, WorkerError):
 MOST_LINES = 20
 """Limit of the lines that are shown of what one process prints."""
 
+PIPE_BYTES = 1 << 16
 _BY_LINE = 1
 """C's _IOLBF."""
 
@@ -476,21 +478,45 @@ def _serve(connection: Connection, home: _Home, trace: Connection) -> NoReturn:
 
 def limit_output() -> None:
     """Let the first lines through that are printed here, to standard error: a kernel's printf comes with every call."""
-    libc = ctypes.CDLL(None)
-    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _BY_LINE, 0)
+    print_by_line()
     reading, writing = os.pipe()
     os.dup2(writing, 1)
     os.close(writing)
     threading.Thread(target=_pass_on, args=(reading,), daemon=True).start()
 
 
+def print_by_line() -> None:
+    """Have C's standard output hold no more than a line: a process may end without a word."""
+    libc = ctypes.CDLL(None)
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _BY_LINE, 0)
+
+
+class FirstLines:
+    """Passes the first lines of what is printed on to standard error, without what controls a terminal."""
+
+    def __init__(self) -> None:
+        self._lines = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def take(self, printed: bytes) -> None:
+        """Pass on as much of this as may still be shown."""
+        if self._lines > MOST_LINES:
+            return
+        for line in self._decoder.decode(printed).splitlines(keepends=True):
+            if self._lines == MOST_LINES:
+                line = "(no more of what is printed here is shown)\n"  # noqa: PLW2901 - it stands for the rest
+            self._lines += line.endswith("\n") or self._lines == MOST_LINES
+            os.write(
+                2, "".join(letter if letter.isprintable() or letter in "\t\n" else "?" for letter in line).encode()
+            )
+            if self._lines > MOST_LINES:
+                return
+
+
 def _pass_on(reading: int) -> None:
-    with open(reading, "rb") as printed:
-        for number, line in enumerate(printed):
-            if number < MOST_LINES:
-                os.write(2, line)
-            elif number == MOST_LINES:
-                os.write(2, b"(no more of what is printed here is shown)\n")
+    lines = FirstLines()
+    while printed := os.read(reading, PIPE_BYTES):
+        lines.take(printed)
 
 
 def _answer(connection: Connection) -> None:

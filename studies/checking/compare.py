@@ -25,6 +25,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import CompileError, UserError, WorkerError
 from tunebench.tuner.files import path_named
+from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.boundary.sandbox import SandboxError
 from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode
@@ -93,9 +94,9 @@ def question_of(
         UserError: the two cannot be compared.
     """
     options = dict(options or {})
-    mode, declared = options.pop("mode", None), options.pop("declared", ())
+    mode, declared, box = options.pop("mode", None), options.pop("declared", ()), options.pop("box", Box.AUTO)
     if any(str(side).endswith(".py") for side in (first, second) if isinstance(side, str | Path)):
-        return _about_files(first, second, mode, options, declared)
+        return replace(_about_files(first, second, mode, options, declared), box=Box(box))
     if declared:
         raise UserError(f"--{declared[0]} is for files: a kernel declares it in Kernel.declare")
     if kernel is not None and Path(kernel).suffix == ".toml":

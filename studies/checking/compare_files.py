@@ -21,6 +21,7 @@ from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.files import read_text
 from tunebench.tuner.gate.battery import Depth
+from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.boundary.rounds import Batches, JudgeClock, TimedModel, Truths, calls_of_a_batch
 from tunebench.tuner.gate.boundary.sandbox import (
     RemoteCalls,
@@ -29,6 +30,7 @@ from tunebench.tuner.gate.boundary.sandbox import (
     RemoteSource,
     Sandbox,
     SandboxError,
+    boxed,
 )
 from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.examine import examine, judge_state, reference_runs
@@ -118,6 +120,7 @@ class FileQuestion:
     Attributes:
         declared: of both, see `CheckRequest`.
         settings: of PyTorch's, in force while both run.
+        box: whether they run in boxes.
     """
 
     first: File
@@ -128,6 +131,7 @@ class FileQuestion:
     declared: tuple[Declaration, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, int | float] = field(default_factory=dict)
+    box: Box = Box.AUTO
 
     @property
     def reference(self) -> File:
@@ -165,6 +169,7 @@ def compare_files(question: FileQuestion) -> CompareReport:
             None,
             trusted=False,
             settings=question.settings,
+            box=comparison.box,
         )
         try:
             comparison.require_agreement()
@@ -213,7 +218,8 @@ class _Comparison:
         self._question = question
         self._device = device
         self._sandboxes = sandboxes
-        sandbox = sandboxes.enter_context(Sandbox(self._files(None).original))
+        files, reference, self.box = boxed(self._files(None), question.box)
+        sandbox, self._walls = sandboxes.enter_context(reference), files.walls
         with reference_runs(question.reference.path):
             self._answers = Answers.consult(RemoteSource(sandbox, sandbox.open()), question.mode)
 
@@ -255,7 +261,7 @@ class _Comparison:
                 raise _RefusedError(f"the two references differ: {file.path}: {MODEL}: {told}") from error
 
     def _opened(self, files: Files) -> RemoteContender:
-        sandbox = self._sandboxes.enter_context(Sandbox(files.contender))
+        sandbox = self._sandboxes.enter_context(Sandbox(replace(files, walls=self._walls).contender))
         contender = RemoteContender(sandbox, exemptions_of(self._question.declared))
         try:
             contender.open(StageLog(), (ReportedError, SandboxError))

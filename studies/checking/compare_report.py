@@ -21,6 +21,7 @@ class CompareReport:
         trusted: what was compared, its reference and the judge ran in one process; False of files, which nobody vouches
             for.
         settings: of PyTorch's that were in force, where they were given or not the defaults.
+        box: how the processes of files are shut off from others; empty of kernels.
     """
 
     first: str
@@ -31,6 +32,7 @@ class CompareReport:
     refusal: str = ""
     trusted: bool = True
     settings: Mapping[str, str] = field(default_factory=dict)
+    box: str = ""
 
     @property
     def ratio(self) -> Ratio | None:

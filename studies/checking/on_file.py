@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tunebench.studies.checking.report import Subject
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.telling import Teller, exemptions_of
 from tunebench.tuner.device import find_device
-from tunebench.tuner.gate.boundary.sandbox import RemoteContender, RemoteSource, Sandbox
+from tunebench.tuner.gate.boundary.sandbox import RemoteContender, RemoteSource, Sandbox, boxed
 from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.examine import examine, reference_runs
 from tunebench.tuner.gate.harness import Answers
@@ -37,7 +38,8 @@ def verdict_on_file(
         IsolationError: a process is gone.
     """
     device = find_device(request.device)
-    report(Subject(device.name, str(device.torch_device), None, tuple(request.declared)))
+    subject = Subject(device.name, str(device.torch_device), None, tuple(request.declared))
+    report(subject)
     files = Files(
         original,
         other,
@@ -49,7 +51,9 @@ def verdict_on_file(
     )
     teller, accuracy = Teller(report), request.accuracy or Accuracy.TOLERANCE
     log = StageLog(teller)
-    with Sandbox(files.original) as reference, Sandbox(files.contender) as candidate:
+    files, reference, box = boxed(files, request.box)
+    report(replace(subject, box=box))
+    with reference, Sandbox(files.contender) as candidate:
         with reference_runs(original[0]):
             answers = Answers.consult(RemoteSource(reference, reference.open()), mode, accuracy)
         contender = RemoteContender(candidate, exemptions_of(request.declared))

@@ -26,12 +26,14 @@ class Subject:
         place: the same as torch names it, such as `cuda:0`.
         configuration: of a kernel; None of anything else.
         declared: of the model.
+        box: how its process is shut off from others; empty where it is not a file.
     """
 
     device: str
     place: str
     configuration: Mapping[str, Value] | None
     declared: tuple[Declaration, ...]
+    box: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ class CheckReport:
             yield f"{what}: {refusal.name}: {shown}"
         if self.request.settings:
             yield f"{what}: eager: {described(self.request.settings)}"
+        if self.subject.box:
+            yield f"{what}: {self.subject.box}"
         if self.declared:
             yield f"{what}: declared: {', '.join(self.declared)}"
         is_passed = errors is not None and errors.first_wrong_index is None
@@ -154,6 +158,7 @@ class CheckReport:
             "eager": described(self.request.settings or {}),
             "declared": [one.value for one in self.declared],
             "trusted": self.trusted,
+            "box": self.subject.box or None,
             **asdict(self.verdict),
             "stages": [{**asdict(stage), "asked": stage.asked} for stage in self.stages],
             "required": self.require.value,

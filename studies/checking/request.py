@@ -17,12 +17,14 @@ from tunebench.studies.request.options import (
     Declared,
     Device,
     Dtype,
+    InABox,
     Settings,
     Sizes,
     Text,
 )
 from tunebench.studies.request.text import LONGEST, read_path, read_values
 from tunebench.tuner.configuration import Value
+from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.problem import Accuracy
 
@@ -64,5 +66,6 @@ class CheckRequest:
     else a caller does with the reference. Default: problem for a file, drop-in for a kernel."""
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
     """The number of checks that run at a time."""
+    box: InABox = Box.AUTO
     declared: Declared = ()
     database: str | Path | None = None

@@ -42,6 +42,7 @@ class CheckOptions(TypedDict, total=False):
     seconds: float | None
     require: str | None
     jobs: int | None
+    box: str | None
     declared: Sequence[str] | None
 
 
@@ -54,6 +55,7 @@ class CompareOptions(TypedDict, total=False):
     sizes: Mapping[str, int | float] | None
     dtype: str | None
     settings: Mapping[str, str] | None
+    box: str | None
     declared: Sequence[str] | None
 
 
@@ -110,6 +112,7 @@ class ServeJudgeOptions(TypedDict, total=False):
     port: int | None
     key: str | Path | None
     jobs: int | None
+    box: str | None
     seconds: float | None
     rate: float | None
     longest: int | None

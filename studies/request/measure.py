@@ -11,9 +11,20 @@ from typing import Annotated
 import pydantic
 from pydantic import Field
 
-from tunebench.studies.request.options import OF_DATACLASS, Compiler, Declared, Device, Dtype, Settings, Sizes, Text
+from tunebench.studies.request.options import (
+    OF_DATACLASS,
+    Compiler,
+    Declared,
+    Device,
+    Dtype,
+    InABox,
+    Settings,
+    Sizes,
+    Text,
+)
 from tunebench.studies.request.text import LARGEST, LONGEST, read_sizes, read_values
 from tunebench.tuner.configuration import Value
+from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.problem import Accuracy
 
 
@@ -51,6 +62,7 @@ class CompareRequest:
     sizes: Sizes = field(default_factory=dict)
     dtype: Dtype = None
     settings: Settings = None
+    box: InABox = Box.AUTO
     declared: Declared = ()
 
 

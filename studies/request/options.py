@@ -22,6 +22,7 @@ from tunebench.studies.request.text import read_settings, read_sizes
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.empty import refusing_empty, require_said
 from tunebench.tuner.errors import UserError, member_of
+from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.settings import parse_settings
 
 Parameters = ParamSpec("Parameters")
@@ -95,6 +96,16 @@ Compiler = Annotated[
     CompilerName | None,
     Field(strict=False, description="nvrtc or inline for a GPU, cpu for the CPU. Default: nvrtc on a GPU."),
     Text(metavar="NAME"),
+]
+InABox = Annotated[
+    Box,
+    Field(
+        strict=False,
+        title="box",
+        description="Of a file, which runs shut off from other processes, the network and your folders. auto: as far "
+        "as the machine allows, and the verdict says how far. require: refuse without. off: without.",
+    ),
+    Text(metavar="auto|require|off"),
 ]
 Declared = Annotated[
     Sequence[Declaration],

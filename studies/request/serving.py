@@ -8,8 +8,9 @@ from typing import Annotated
 import pydantic
 from pydantic import Field
 
-from tunebench.studies.request.options import OF_DATACLASS, Text
+from tunebench.studies.request.options import OF_DATACLASS, InABox, Text
 from tunebench.studies.request.text import LARGEST, LONGEST, read_path
+from tunebench.tuner.gate.boundary.box import Box
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
@@ -24,6 +25,7 @@ class ServeRequest:
     """The file of the key that signs verdicts, made where it is missing. Default: one in the user's data folder."""
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
     """The number of files that are judged at a time."""
+    box: InABox = Box.REQUIRE
     seconds: Annotated[float, Field(ge=1, le=LONGEST)] = 600.0
     """Seconds; a check that takes longer is refused, whatever its request says."""
     rate: Annotated[float, Field(gt=0, le=LARGEST)] = 30.0

@@ -21,6 +21,7 @@ from typing import Any, cast
 from tunebench import __version__
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.request.options import given, make, options_of
+from tunebench.studies.request.serving import ServeRequest
 from tunebench.studies.serving.commands import run_in
 from tunebench.studies.serving.signing import Key
 from tunebench.tuner.errors import TunebenchError, UserError
@@ -107,14 +108,14 @@ class Judge:
 
     Args:
         key: signs the verdicts.
-        seconds: the longest that a check may take, whatever a request says.
+        request: what the operator has chosen for every check.
     """
 
-    def __init__(self, key: Key, *, jobs: int = 1, seconds: float = 600.0) -> None:
+    def __init__(self, key: Key, request: ServeRequest) -> None:
         self.key = key
-        self.jobs = jobs
-        self._seconds = seconds
-        self._slots = _Slots(jobs)
+        self.jobs = request.jobs
+        self._request = request
+        self._slots = _Slots(request.jobs)
 
     @property
     def waiting(self) -> int:
@@ -141,15 +142,17 @@ class Judge:
         return self.key.signed(_content(question, report, timing))
 
     def _report(self, folder: Path, question: Question) -> dict[str, Any]:
-        seconds = min(question.options.get("seconds", self._seconds), self._seconds)
-        options = {**question.options, REFERENCE: _NAMES[REFERENCE], "seconds": seconds}
+        seconds = min(question.options.get("seconds", self._request.seconds), self._request.seconds)
+        operators = {REFERENCE: _NAMES[REFERENCE], "seconds": seconds, "box": self._request.box}
+        options = {**question.options, **operators}
         reports = run_in(folder, seconds + _GRACE_SECONDS, "check", {"targets": [_NAMES[FILE]], "given": options})
         (report,) = cast(list[dict[str, Any]], reports)
         return report
 
     def _timing(self, folder: Path, question: Question, mode: str) -> dict[str, Any]:
         options = {name: question.options[name] for name in _OF_COMPARE if name in question.options}
-        arguments = {"first": _NAMES[FILE], "second": _NAMES[REFERENCE], "given": {**options, MODE: mode}}
+        options |= {MODE: mode, "box": self._request.box}
+        arguments = {"first": _NAMES[FILE], "second": _NAMES[REFERENCE], "given": options}
         compared = cast(dict[str, Any], run_in(folder, _COMPARE_SECONDS, "compare", arguments))
         medians = {_SIDES.get(name, name): median for name, median in compared["medians_ms"].items()}
         return {

@@ -183,7 +183,7 @@ def serving(request: ServeRequest) -> Iterator[JudgeServer]:
     Raises:
         UserError: the address is taken or not allowed, or the key cannot be read.
     """
-    judge = Judge(Key.read_or_make(key_file(request.key)), jobs=request.jobs, seconds=request.seconds)
+    judge = Judge(Key.read_or_make(key_file(request.key)), request)
     try:
         server = JudgeServer(judge, request)
     except OSError as error:

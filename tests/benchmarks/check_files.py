@@ -24,6 +24,7 @@ from tests.gate_files import RIGHT
 from tests.gate_files.entry import GateFile
 
 from tunebench.studies.display.terminal import print_table
+from tunebench.tuner.gate.boundary.box import Box
 
 FILES = tuple({file.kind: file for file in RIGHT}.values())
 """One of each class that is right, so that every stage is run."""
@@ -53,13 +54,14 @@ class Run:
         return self.whole - self.stages
 
 
-def run(file: GateFile, folder: Path) -> Run:
+def run(file: GateFile, folder: Path, box: str) -> Run:
     """Check a file once."""
     path, reference = folder / f"{file.slug}.py", folder / "reference.py"
     path.write_text(file.text, encoding="utf-8")
     reference.write_text(file.reference, encoding="utf-8")
     given = [] if file.alone else ["--reference", str(reference)]
-    command = [sys.executable, "-m", "tunebench", "check", str(path), "--device", "cpu", "--json", *given, *file.flags]
+    command = [sys.executable, "-m", "tunebench", "check", str(path), "--device", "cpu", "--json", "--box", box]
+    command += [*given, *file.flags]
     before, started = _processor_seconds(), time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     whole = time.perf_counter() - started
@@ -85,18 +87,24 @@ def _processor_seconds() -> float:
 def main(
     runs: Annotated[int, typer.Option(help="Of each file.")] = 3,
     files: Annotated[int, typer.Option(help="So many files at most.")] = len(FILES),
+    boxes: Annotated[list[Box] | None, typer.Option("--box", help="auto or off; repeatable.")] = None,
 ) -> None:
     """Print the table."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     rows = []
     refused = replace(FILES[0], name="(does not import)", text="class ModelNew(nothing): ...", alone=False)
     for file in (*FILES[:files], refused):
+        taken: dict[Box, list[Run]] = {box: [] for box in boxes or [Box.AUTO]}
         with tempfile.TemporaryDirectory() as folder:
-            best = min((run(file, Path(folder)) for _ in range(runs)), key=lambda one: one.whole)
-        figures = (f"{figure:.2f}" for figure in (best.stages, best.outside, best.whole, best.processor))
-        rows.append((file.name, *figures, best.slowest))
+            for _ in range(runs):
+                for box, found in taken.items():
+                    found.append(run(file, Path(folder), box))
+        for box, found in taken.items():
+            best = min(found, key=lambda one: one.whole)
+            figures = (f"{figure:.2f}" for figure in (best.stages, best.outside, best.whole, best.processor))
+            rows.append((file.name, box.value, *figures, best.slowest))
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-    columns = ("file", "stages, s", "outside, s", "whole, s", "processor, s", "slowest stage")
+    columns = ("file", "box", "stages, s", "outside, s", "whole, s", "processor, s", "slowest stage")
     print_table(columns, rows, f"load of the last minutes: {load}")
 
 

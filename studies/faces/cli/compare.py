@@ -81,7 +81,7 @@ def _values(duel: CompareReport) -> dict[str, object]:
 
     return values_of(
         duel,
-        *("problem", "device", "trusted", "decision", "refusal", "ratio", "control", "medians_ms"),
+        *("problem", "device", "trusted", "box", "decision", "refusal", "ratio", "control", "medians_ms"),
         a=duel.first,
         b=duel.second,
         eager=described(duel.settings),
@@ -109,6 +109,6 @@ def _print(duel: CompareReport) -> None:
     words[Decision.INCONCLUSIVE] = "inconclusive"
     assert duel.decision is not None
     interval = f"{100 * duel.ratio.confidence:g} % interval of {duel.ratio.rounds} rounds"
-    print_line(f"{words[duel.decision]}: {duel.ratio}, {interval}{TRUSTED if duel.trusted else ''}")
+    print_line(f"{words[duel.decision]}: {duel.ratio}, {interval}{TRUSTED if duel.trusted else f', {duel.box}'}")
     if duel.control.differs:
         print_line(f"the two copies of B were told apart ({duel.control}): these rounds decide nothing, try again")

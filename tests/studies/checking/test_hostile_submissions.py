@@ -43,19 +43,23 @@ def test_what_a_file_starts_is_ended_with_it(run: CommandLine, tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("box", ["auto", "off"])
 @pytest.mark.parametrize(("question", "end"), [("check", signal.SIGTERM), ("compare", signal.SIGKILL)])
-def test_a_command_that_is_killed_takes_the_file_along(tmp_path: Path, question: str, end: signal.Signals) -> None:
+def test_a_command_that_is_killed_takes_the_file_along(
+    tmp_path: Path, question: str, end: signal.Signals, box: str
+) -> None:
     """Also where the file holds Python's lock, so that no thread of its process comes to run."""
-    mark, started = f"left-by-{os.getpid()}-{end}", tmp_path / "started"
-    lines = (f"open({str(started)!r}, 'w').close()", "ctypes.PyDLL(None).sleep(600)")
+    mark = f"left-by-{os.getpid()}-{end}-{box}"
+    lines = ("os.write(2, b'started\\n')", "ctypes.PyDLL(None).sleep(600)")
     path = tmp_path / "submission.py"
     path.write_text(submission(*lines), encoding="utf-8")
     against = ["reference"] if question == "compare" else []
-    command = [sys.executable, "-m", "tunebench", question, str(path), *against, "--device", "cpu"]
-    check = subprocess.Popen(command, env={**os.environ, "MARK": mark}, stdout=subprocess.DEVNULL)
-    while not started.exists():
-        assert check.poll() is None
-        time.sleep(0.05)
+    command = [sys.executable, "-m", "tunebench", question, str(path), *against, "--device", "cpu", "--box", box]
+    check = subprocess.Popen(
+        command, env={**os.environ, "MARK": mark}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    assert check.stderr is not None
+    assert "started\n" in iter(check.stderr.readline, "")
     assert left_running(mark)
     check.send_signal(end)
     check.wait()

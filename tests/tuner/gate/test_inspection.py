@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.gate_files.references import SCALE
 
+from tunebench.tuner.gate.boundary.box import Walls
 from tunebench.tuner.gate.boundary.inspection import inspect_call
 from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.sanitizer import findings_in, is_of_a_library
@@ -65,14 +66,22 @@ def test_a_report_names_error_kernel_and_line() -> None:
     assert own.startswith("Error: Race reported between Write access at row_sums(") and "8960 hazards" in own
 
 
-def inspected(monkeypatch: pytest.MonkeyPatch, folder: Path, tool: str, body: str = "return x * 2.5") -> str:
+def inspected(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    tool: str,
+    body: str = "return x * 2.5",
+    walls: Walls | None = Walls.NAMESPACES,
+) -> str:
     """What is said of a file whose `ModelNew` does this, under a tool that is this script."""
     program = folder / "compute-sanitizer"
     program.write_text(TOOL.format(tool), encoding="utf-8")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     text = f"{SCALE}\nclass ModelNew(Model):\n    def forward(self, x):\n        {body}\n"
-    files = Files((folder / "reference.py", SCALE), (folder / "mine.py", text), {}, None, torch.device("cpu"))
+    files = Files(
+        (folder / "reference.py", SCALE), (folder / "mine.py", text), {}, None, torch.device("cpu"), walls=walls
+    )
     try:
         return "; ".join(inspect_call(files.contender, {"batch": 2, "features": 3}, Mode.TRAIN))
     except StageRefused as refusal:
@@ -112,7 +121,8 @@ def test_what_racecheck_says_of_library_kernels_does_not_count(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_the_call_itself_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("walls", [None, *Walls])
+def test_the_call_itself_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, walls: Walls | None) -> None:
     runs = '"$python" "$@"; ends $?'
-    said = inspected(monkeypatch, tmp_path, runs, "raise ValueError(f'{x.shape[0]} rows')")
+    said = inspected(monkeypatch, tmp_path, runs, "raise ValueError(f'{x.shape[0]} rows')", walls)
     assert said.startswith("not asked: memcheck: the call fails: ValueError: 2 rows")

@@ -25,7 +25,6 @@ from tunebench.tuner.gate.oracle import ask
 from tunebench.tuner.gate.process_state import Watch, draws
 from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.truth import device_of_inputs
-from tunebench.tuner.isolation import limit_output
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.scratch import share_scratch
@@ -51,7 +50,6 @@ class ProcessChanges:
 def serve(connection: Connection, scratch: Path, spec: SandboxSpec) -> NoReturn:
     """Answer the judge until it hangs up."""
     share_scratch(scratch)
-    limit_output()
     warnings.simplefilter("ignore")
     host, passage = Host(spec), Borrowing()
     with contextlib.suppress(EOFError, OSError, WireError):
@@ -124,6 +122,10 @@ class Host:
         self._draws += counted and draws() != before
         self._watch.look("in a call")
         return answer
+
+    def returned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor: whether what the judge lends comes through, before any file runs."""
+        return tensor
 
     def open(self) -> Sizes:
         """Run the files; return the reference's numbers."""

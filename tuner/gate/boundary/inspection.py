@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tunebench.tuner.gate.boundary import watched_call
+from tunebench.tuner.gate.boundary.box import room_for
 from tunebench.tuner.gate.boundary.spec import SandboxSpec
 from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.sanitizer import FOUND, TOOLS, command_of, findings_in, is_of_a_library, last_line
@@ -113,8 +114,11 @@ def _watched(tool: str, call: watched_call.Call) -> _Ended:
         question.write_bytes(pickle.dumps(call))
         child = [sys.executable, "-m", watched_call.__name__, str(question), str(told)]
         command = [*command_of(tool), *_OPTIONS, "--log-file", str(report), *child]
-        environment = {**os.environ, **_NO_CACHE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        process = Supervised(partial(_become, command=command, environment=environment))
+        added = {**_NO_CACHE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        spec, room = call[0], None
+        if spec.walls is not None:
+            room = room_for(spec.walls, folder, [spec.path], is_on_gpu=True, shared=folder)
+        process = Supervised(partial(_become, command=command, added=added), room)
         try:
             code = process.wait(_SECONDS)
         finally:
@@ -126,8 +130,6 @@ def _text(path: Path) -> str:
     return path.read_bytes()[: 1 << 20].decode(errors="replace") if path.is_file() else ""
 
 
-def _become(_connection: Connection, command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Run a command in this process's place; what it prints goes to standard error."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    os.execve(command[0], list(command), dict(environment))
+def _become(_connection: Connection, command: Sequence[str], added: Mapping[str, str]) -> NoReturn:
+    """Run a command in this process's place, with this added to its environment."""
+    os.execve(command[0], list(command), {**os.environ, **added})

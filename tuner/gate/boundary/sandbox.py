@@ -9,16 +9,19 @@ import os
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 
+from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.boundary.batched_calls import BatchedCalls
+from tunebench.tuner.gate.boundary.box import Box, BoxError, Walls, room_for, told, walls_for
 from tunebench.tuner.gate.boundary.host import Host, ProcessChanges, serve
 from tunebench.tuner.gate.boundary.inspection import inspect_call
 from tunebench.tuner.gate.boundary.lending import Lending
 from tunebench.tuner.gate.boundary.plain import MalformedError, declared_types, put_together, taken_apart
-from tunebench.tuner.gate.boundary.spec import SandboxSpec
+from tunebench.tuner.gate.boundary.spec import Files, SandboxSpec
 from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.contender import Contender
@@ -29,12 +32,15 @@ from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import IsolationError
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.scratch import scratch_folder
+from tunebench.tuner.scratch import scratch, scratch_folder
 from tunebench.tuner.users_code import ReportedError
 
 Proxy = TypeVar("Proxy")
 
 _SHARE_OF_MEMORY = 4
+_MOST_REASON = 1 << 12
+_LENT_BYTES = 1 << 23
+"""More than goes through the connection: it has to cross in lent memory."""
 
 
 class SandboxError(IsolationError):
@@ -58,14 +64,45 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self._made = 0
         self._most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
         self._passage = Lending(spec.device)
-        self._process = Supervised(functools.partial(serve, scratch=scratch_folder(), spec=spec))
+        self._is_entered = spec.walls is None
+        self._folder = contextlib.ExitStack()
+        scratch_of_file, room = scratch_folder(), None
+        if spec.walls is not None:
+            folder, on_gpu = self._folder.enter_context(scratch()), spec.device.type == "cuda"
+            room = room_for(spec.walls, folder, [spec.path], is_on_gpu=on_gpu)
+            scratch_of_file = room.folder
+        self._process = Supervised(functools.partial(serve, scratch=scratch_of_file, spec=spec), room)
+
+    def enter(self) -> None:
+        """Wait until the box is closed behind the process, which has run nothing of a file's by then.
+
+        Raises:
+            BoxError: the kernel does not allow it, or a GPU cannot be used in it.
+        """
+        if self._is_entered:
+            return
+        try:
+            refused = self._process.connection.recv_bytes(_MOST_REASON).decode(errors="replace")
+        except (EOFError, OSError):
+            refused = self._process.how_it_ended()
+        if refused:
+            raise BoxError(refused)
+        self._is_entered = True
+        if self.spec.device.type == "cuda":
+            lent = torch.zeros(_LENT_BYTES, dtype=torch.uint8, device=self.spec.device)
+            try:
+                self.ask(Host.returned, tensor=lent)
+            except (ReportedError, SandboxError) as error:
+                raise BoxError(f"the GPU cannot be used in it: {error}") from error
 
     def open(self) -> Sizes:
         """Run the files; return the reference's sizes.
 
         Raises:
+            BoxError: see `enter`.
             ReportedError: a file raises.
         """
+        self.enter()
         sizes: Sizes = self.ask(Host.open)
         return sizes
 
@@ -118,14 +155,42 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         return changes
 
     def close(self) -> None:
-        """End the process and everything that it has started."""
+        """End the process and everything that it has started, with its temporary files."""
         self._process.close()
+        self._folder.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def boxed(files: Files, box: Box) -> tuple[Files, Sandbox, str]:
+    """Start the reference in the best box that the machine allows.
+
+    Returns:
+        The files with the walls that hold for both of them, the reference's sandbox, and what is said of the box.
+
+    Raises:
+        KernelFolderError: a box is required, and the machine allows none.
+    """
+    refused: dict[Walls, str] = {}
+    for walls in walls_for(box):
+        files = replace(files, walls=walls)
+        sandbox = Sandbox(files.original)
+        try:
+            sandbox.enter()
+        except BoxError as error:
+            sandbox.close()
+            assert walls is not None
+            refused[walls] = str(error)
+        except BaseException:
+            sandbox.close()
+            raise
+        else:
+            return files, sandbox, told(box, walls, refused)
+    raise KernelFolderError(f"this machine allows no box ({told(box, None, refused)}); --box auto judges without one")
 
 
 def _asked_there(proxy: type[Proxy]) -> type[Proxy]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.boundary.box import Walls
 from tunebench.tuner.gate.memory import PoisonedAllocations, PoisonedMemory
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.process_state import Watch
@@ -52,6 +53,7 @@ class SandboxSpec:
         load: runs it, and has the `Watch` note what is changed by whatever runs after its `start`.
         is_reference: whatever is on trial has no part in it.
         prepares: its models are made ready before they are called.
+        walls: of the box that it runs in; None for none.
     """
 
     path: Path
@@ -60,6 +62,7 @@ class SandboxSpec:
     load: Callable[[Watch], Loaded]
     is_reference: bool = False
     prepares: bool = False
+    walls: Walls | None = None
 
     def open(self, watch: Watch) -> Loaded:
         """Run it; see `load`."""
@@ -80,6 +83,7 @@ class Files:
         on_trial: the name of the candidate's model.
         prepare: run before the candidate is.
         settings: of PyTorch's, put in force before that.
+        walls: of the boxes that both run in; None for none.
     """
 
     reference: tuple[Path, str]
@@ -90,17 +94,21 @@ class Files:
     on_trial: str = "ModelNew"
     prepare: Callable[[], object] | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    walls: Walls | None = None
 
     @property
     def original(self) -> SandboxSpec:
         """The reference, whose `Model` is asked."""
-        return SandboxSpec(self.reference[0], self.device, self.settings, self._load_original, is_reference=True)
+        return replace(self._spec(self.reference[0], self._load_original), is_reference=True)
 
     @property
     def contender(self) -> SandboxSpec:
         """The candidate, whose `ModelNew` is asked, beside the reference."""
         path, _ = self.candidate or self.reference
-        return SandboxSpec(path, self.device, self.settings, self._load_contender)
+        return self._spec(path, self._load_contender)
+
+    def _spec(self, path: Path, load: Callable[[Watch], Loaded]) -> SandboxSpec:
+        return SandboxSpec(path, self.device, self.settings, load, walls=self.walls)
 
     def _load_original(self, watch: Watch) -> Loaded:
         watch.start()

@@ -7,25 +7,27 @@ ends or the judge is gone.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from tunebench.tuner.isolation import how_it_ended, start_process
+from tunebench.tuner.gate.boundary.box import Room, Walls, close, enter_namespaces, furnish
+from tunebench.tuner.gate.boundary.system_call import asked, libc
+from tunebench.tuner.isolation import PIPE_BYTES, FirstLines, how_it_ended, print_by_line, start_process
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FIRST = 3  # descriptor after the standard streams
 _REAP_SECONDS = 5.0
 _STOPPED_SECONDS = 0.5
+_MOST_DIGITS = 8
 
 Run = Callable[[Connection], NoReturn]
 """The function that the process runs; it gets its end of the connection."""
@@ -36,13 +38,15 @@ class Supervised:
 
     Args:
         run: travels to the process by pickle.
+        room: the box that it runs in; None for none.
 
     Attributes:
-        connection: to the process.
+        connection: to the process. The first message of one with a box says why it could not be made; it is empty
+            where the box is closed.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._process, self.connection = start_process(_supervise, run)
+    def __init__(self, run: Run, room: Room | None = None) -> None:
+        self._process, self.connection = start_process(_supervise, run, room)
 
     def wait(self, seconds: float) -> int | None:
         """Its exit code, negative for a signal; None where it is still running after so many seconds."""
@@ -71,35 +75,99 @@ class Supervised:
             os.kill(self._process.pid or 0, signal.SIGCONT)
 
 
-def _supervise(connection: Connection, run: Run) -> NoReturn:
+def _supervise(connection: Connection, run: Run, room: Room | None) -> NoReturn:
     """Do it in a child, and end with it or with the judge, whoever goes first, and everything below with both."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the file starts and leaves behind comes here
+    asked(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))  # what the file starts and leaves behind comes here
     # A file may stop its supervisor. The fork server ends with the judge, if nobody else keeps it, and wakes this one.
     os.close(vars(forkserver._forkserver)["_forkserver_alive_fd"])
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+    asked(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0))
     judge = multiprocessing.parent_process()
     assert judge is not None
     own = os.getpid()
+    printed, printing = os.pipe()
+    ended, ending = os.pipe()
+    is_in_namespaces = room is not None and room.walls is Walls.NAMESPACES
+    if is_in_namespaces:
+        with _told_if_refused(connection):
+            enter_namespaces()
     child = os.fork()
     if child == 0:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != own:
+        asked(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        if not is_in_namespaces and os.getppid() != own:  # in its namespace a parent outside has no number
             os._exit(1)
-        os.setsid()
-        _close_all_but(connection.fileno())
-        _forget_server()
-        run(connection)
+        _run(connection, run, room, printing, ending)
+    os.close(printing)
+    os.close(ending)
     ends = select.poll()
     ends.register(os.pidfd_open(child), select.POLLIN)
     ends.register(judge.sentinel, select.POLLIN)
     ends.register(connection.fileno(), 0)  # the judge hangs up
-    ends.poll()
+    ends.register(printed, select.POLLIN)
+    lines = FirstLines()
+    while {number for number, _ in ends.poll()} == {printed}:
+        if part := os.read(printed, PIPE_BYTES):
+            lines.take(part)
+        else:
+            ends.unregister(printed)
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     _end_everything()
-    _end_as(os.waitstatus_to_exitcode(status))
+    os.set_blocking(printed, False)
+    with contextlib.suppress(BlockingIOError):
+        lines.take(os.read(printed, PIPE_BYTES))
+    told = os.read(ended, _MOST_DIGITS)
+    _end_as(int(told) if told else os.waitstatus_to_exitcode(status))
+
+
+def _run(connection: Connection, run: Run, room: Room | None, printing: int, ending: int) -> NoReturn:
+    """Close the box behind this process, and run the function.
+
+    Args:
+        printing: where both of its standard outputs go.
+        ending: where the exit code of a process in namespaces is told.
+    """
+    os.setsid()
+    if room is not None and room.walls is Walls.NAMESPACES:
+        with _told_if_refused(connection):
+            furnish(room)
+        _become_init(ending)
+    print_by_line()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(printing, 1)
+    os.dup2(printing, 2)
+    _close_all_but(connection.fileno())
+    _forget_server()
+    if room is not None:
+        with _told_if_refused(connection):
+            close(room)
+        connection.send_bytes(b"")
+    run(connection)
+
+
+@contextlib.contextmanager
+def _told_if_refused(connection: Connection) -> Iterator[None]:
+    """End this process where the kernel refuses what the block asks for, once the judge is told."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        connection.send_bytes(f"{error.strerror}{where}".encode())
+        os._exit(1)
+
+
+def _become_init(ending: int) -> None:
+    """Return in a child of this process, which is PID 1 of its namespace; the namespace ends when the child does."""
+    child = os.fork()
+    if child == 0:
+        asked(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        return
+    while (found := os.wait())[0] != child:
+        pass
+    os.write(
+        ending, str(os.waitstatus_to_exitcode(found[1])).encode()
+    )  # nobody's signal ends PID 1, not its own either
+    os._exit(0)
 
 
 def _close_all_but(kept: int) -> None:
