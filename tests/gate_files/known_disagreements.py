@@ -25,16 +25,10 @@ KNOWN_DISAGREEMENTS: Mapping[str, str] = {
     "bins by counting sorted edges": "refused: other values are not sorted",
     "the highest ones by a stable sort": "refused: of equal values torch.topk may choose any",
     "the cosine of unit vectors": "refused: other values are no unit vectors",
-    "a product with a sparse matrix": "cannot be asked: sparse tensors have no storage to guard",
-    "a weight of a direction and a length": "refused: torch's own weight_norm corrupts memory at a size of zero",
+    "a product with a sparse matrix": "cannot be asked: a sparse tensor does not cross between processes",
+    "a weight of a direction and a length": "cannot be asked: torch's weight_norm corrupts the memory of the reference's process",
     "a bias that may be left out": "no drop-in: an option that may be a tensor is given a number",
-    # Hostile files that reach the judge's processes, or leave something.
-    "writes a verdict to its parents' output": "what --json prints does not parse",
-    "stops its parents": "the check does not end",
-    "stops the other processes of the check": "the check does not end",
-    "takes its parents' descriptors and traces them": "the check does not end",
-    "leaves code in the user's site folder": "the file is left",
-    "fills the memory and the disk": "the files are left",
-    "leaves a daemon, a semaphore and files": "the files and the semaphore are left",
+    # Hostile files that get through the box.
+    "prints megabytes and a verdict": "what a file writes to descriptor 2 itself is all passed on",
 }
 """Each with what the gate says or misses."""

@@ -166,4 +166,4 @@ def test_a_submission_is_timed_against_its_reference(folder: Path, run: CommandL
     submission.write_text(RIGHT, encoding="utf-8")
     done = run("compare", submission, folder / "reference.py", "--device", "cpu", "--size", "size=8", "--json")
     compared = json.loads(done.out)
-    assert compared["refusal"] == "" and compared["ratio"]["value"] > 0 and "8x20" in compared["problem"]
+    assert compared["refusal"] == "" and compared["ratio"]["value"] > 0 and "8×20" in compared["problem"]
