@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, cast
 
 from tunebench import __version__
@@ -130,35 +129,40 @@ class Judge:
             BusyError: too many wait.
             TunebenchError: there is no verdict, in one line.
         """
-        with self._slots.place(), scratch() as folder:
-            for name, text in ((FILE, question.file), (REFERENCE, question.reference)):
-                (folder / _NAMES[name]).write_text(text, encoding="utf-8")
+        with self._slots.place():
             with self._slots.taken(1):
-                report = self._report(folder, question)
+                report = self._report(question)
             timing = None
             if question.timing and report["passed"]:
                 with self._slots.taken(self.jobs):
-                    timing = self._timing(folder, question, report["mode"])
+                    timing = self._timing(question, report["mode"])
         return self.key.signed(_content(question, report, timing))
 
-    def _report(self, folder: Path, question: Question) -> dict[str, Any]:
+    def _report(self, question: Question) -> dict[str, Any]:
         seconds = min(question.options.get("seconds", self._request.seconds), self._request.seconds)
         operators = {REFERENCE: _NAMES[REFERENCE], "seconds": seconds, "box": self._request.box}
-        options = {**question.options, **operators}
-        reports = run_in(folder, seconds + _GRACE_SECONDS, "check", {"targets": [_NAMES[FILE]], "given": options})
-        (report,) = cast(list[dict[str, Any]], reports)
+        arguments = {"targets": [_NAMES[FILE]], "given": {**question.options, **operators}}
+        (report,) = cast(list[dict[str, Any]], _run(question, seconds + _GRACE_SECONDS, "check", arguments))
         return report
 
-    def _timing(self, folder: Path, question: Question, mode: str) -> dict[str, Any]:
+    def _timing(self, question: Question, mode: str) -> dict[str, Any]:
         options = {name: question.options[name] for name in _OF_COMPARE if name in question.options}
         options |= {MODE: mode, "box": self._request.box}
         arguments = {"first": _NAMES[FILE], "second": _NAMES[REFERENCE], "given": options}
-        compared = cast(dict[str, Any], run_in(folder, _COMPARE_SECONDS, "compare", arguments))
+        compared = cast(dict[str, Any], _run(question, _COMPARE_SECONDS, "compare", arguments))
         medians = {_SIDES.get(name, name): median for name, median in compared["medians_ms"].items()}
         return {
             **{name: compared[name] for name in ("decision", "ratio", "control", "refusal")},
             "medians_ms": medians,
         }
+
+
+def _run(question: Question, seconds: float, command: str, arguments: Mapping[str, Any]) -> object:
+    """Run a command in a new folder with the two texts, so that it is about these, whatever ran before."""
+    with scratch() as folder:
+        for name, text in ((FILE, question.file), (REFERENCE, question.reference)):
+            (folder / _NAMES[name]).write_text(text, encoding="utf-8")
+        return run_in(folder, seconds, command, arguments)
 
 
 def _content(question: Question, report: Mapping[str, Any], timing: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ KNOWN_DISAGREEMENTS: Mapping[str, str] = {
     "the highest ones by a stable sort": "refused: of equal values torch.topk may choose any",
     "the cosine of unit vectors": "refused: other values are no unit vectors",
     "a product with a sparse matrix": "cannot be asked: a sparse tensor does not cross between processes",
-    "a weight of a direction and a length": "cannot be asked: torch's weight_norm corrupts the memory of the reference's process",
+    "a weight of a direction and a length": "cannot be asked: torch's weight_norm ends the reference's process",
     "a bias that may be left out": "no drop-in: an option that may be a tensor is given a number",
     # Hostile files that get through the box.
     "prints megabytes and a verdict": "what a file writes to descriptor 2 itself is all passed on",
