@@ -20,7 +20,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -49,6 +49,7 @@ _LONGEST_SOCKET = 107 - len("/listener-12345678")
 """Bytes of a folder's path in which multiprocessing can make a server's socket."""
 
 _REAP_SECONDS = 5.0
+_STOPPED_SECONDS = 0.5
 _TRACE_SECONDS = 0.5
 _SERVER_GONE = 255  # the exit code that multiprocessing gives where the server died, and cannot tell
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, _SERVER_GONE)
@@ -136,6 +137,13 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
 def in_order(preload: Sequence[str]) -> list[str]:
     """Return what a server imports: these modules, after the one that begins it and before the one that ends it."""
     return [_FIRST, *preload, _LAST]
+
+
+def _wake_server() -> None:
+    """Have the server go on, which tells how processes end: a file without a box may have stopped it."""
+    if (server := vars(forkserver._forkserver).get("_forkserver_pid")) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server, signal.SIGCONT)
 
 
 def _use_scratch() -> None:
@@ -316,7 +324,10 @@ class IsolatedProcess:
         """Kill it, whatever it does."""
         if self._process is not None and self._connection is not None:
             self._process.kill()
-            self._process.join()
+            self._process.join(_STOPPED_SECONDS)
+            while self._process.exitcode is None:
+                _wake_server()
+                self._process.join(_STOPPED_SECONDS)
             self._connection.close()
         if self._trace is not None:
             self._trace.close()

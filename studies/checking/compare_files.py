@@ -220,6 +220,7 @@ class _Comparison:
         self._sandboxes = sandboxes
         files, reference, self.box = boxed(self._files(None), question.box)
         sandbox, self._walls = sandboxes.enter_context(reference), files.walls
+        self._running = [sandbox]
         with reference_runs(question.reference.path):
             self._answers = Answers.consult(RemoteSource(sandbox, sandbox.open()), question.mode)
 
@@ -262,6 +263,7 @@ class _Comparison:
 
     def _opened(self, files: Files) -> RemoteContender:
         sandbox = self._sandboxes.enter_context(Sandbox(replace(files, walls=self._walls).contender))
+        self._running.append(sandbox)
         contender = RemoteContender(sandbox, exemptions_of(self._question.declared))
         try:
             contender.open(StageLog(), (ReportedError, SandboxError))
@@ -322,7 +324,9 @@ class _Comparison:
 
     def _timed(self, side: _Side, truths: Truths) -> TimedModel:
         exemptions = Exemptions() if side.contender is None else side.contender.exemptions
-        return TimedModel(cast(RemoteModel, side.make()), truths, exemptions, side.log)
+        model = cast(RemoteModel, side.make())
+        others = [sandbox for sandbox in self._running if sandbox is not model.sandbox]
+        return TimedModel(model, truths, exemptions, side.log, others)
 
 
 def _shape(value: object) -> str:

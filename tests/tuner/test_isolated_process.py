@@ -112,6 +112,17 @@ def environment(name: str) -> str | None:
     return os.environ.get(name)
 
 
+def stop_server() -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(SECONDS)
+
+
+def test_a_process_that_stops_the_server_has_its_deadline_all_the_same(process: IsolatedProcess) -> None:
+    with pytest.raises(HungError, match="still running after 1 s"):
+        process.ask(1.0, stop_server)
+    assert run_isolated(SECONDS, counted, 1)[1] == 1
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.5])
 def test_a_process_is_killed_for_good_whatever_it_is_at(seconds: float) -> None:
     process, raised = IsolatedProcess(), list[Exception]()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,3 +79,35 @@ def test_what_a_file_prints_is_no_part_of_the_json(run: CommandLine, tmp_path: P
     done = run("check", path, "--device", "cpu", "--json")
     (report,) = json.loads(done.out)
     assert done.code == 0 and report["passed"], report["reason"]
+
+
+def refused_at_once(folder: Path, line: str) -> list[str]:
+    """Write a file that this line ends, and its reference; return the arguments of its check."""
+    path, reference = folder / "submission.py", folder / "reference.py"
+    path.write_text(f"{LINEAR}\nclass ModelNew(Model): ...\n{line}\n", encoding="utf-8")
+    reference.write_text(LINEAR, encoding="utf-8")
+    return ["check", str(path), "--reference", str(reference), "--device", "cpu"]
+
+
+@pytest.mark.parametrize(("box", "said"), [("auto", "boxed by namespaces"), ("off", "not boxed (--box off)")])
+def test_a_verdict_says_how_the_file_was_boxed(run: CommandLine, tmp_path: Path, box: str, said: str) -> None:
+    done = run(*refused_at_once(tmp_path, "raise ValueError"), "--box", box)
+    assert done.code == 1 and f"train: {said}\n" in done.out
+
+
+NO_NAMESPACES = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
+"""A script for a user namespace of its own, in which nobody may then make another."""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare")
+def test_where_namespaces_are_not_granted_landlock_makes_the_box(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tunebench", *refused_at_once(tmp_path, "open('/tmp/left', 'w')")]
+    done = subprocess.run(
+        ["unshare", "-r", "sh", "-c", NO_NAMESPACES, "sh", *command, "--box", "require", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (report,) = json.loads(done.stdout)
+    assert report["box"] == "boxed by Landlock (namespaces: No space left on device)"
+    assert "Permission denied: '/tmp/left'" in report["reason"]

@@ -317,6 +317,29 @@ def test_everything_in_a_box_ends_with_it(folder: Path) -> None:
     assert own not in namespaces()
 
 
+def beats(connection: Connection) -> NoReturn:
+    if os.fork() == 0:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+        while True:
+            connection.send_bytes(b".")
+            time.sleep(0.01)
+    time.sleep(600)
+    os._exit(0)
+
+
+def test_a_box_stands_still_while_others_are_timed(folder: Path) -> None:
+    process = run_in(Walls.NAMESPACES, beats, folder)
+    with closing(process):
+        assert process.connection.recv_bytes() == b"."
+        for _ in range(3):
+            process.stop()
+            while process.connection.poll(0.5):
+                process.connection.recv_bytes()
+            process.go_on()
+            assert process.connection.recv_bytes() == b"."
+
+
 def ends(_connection: Connection, how: str) -> NoReturn:
     if how == "exit":
         os._exit(7)

@@ -16,7 +16,7 @@ import torch
 
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.gate.boundary.batched_calls import elements_at, scaled
-from tunebench.tuner.gate.boundary.sandbox import RemoteCalls, RemoteModel, SandboxError
+from tunebench.tuner.gate.boundary.sandbox import RemoteCalls, RemoteModel, Sandbox, SandboxError
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
@@ -135,10 +135,14 @@ class TimedModel:
 
     Args:
         log: of the contender; a refusal is noted there.
+        others: sandboxes that stand still while it is timed.
     """
 
-    def __init__(self, model: RemoteModel, truths: Truths, exemptions: Exemptions, log: StageLog) -> None:
+    def __init__(
+        self, model: RemoteModel, truths: Truths, exemptions: Exemptions, log: StageLog, others: Sequence[Sandbox] = ()
+    ) -> None:
         self._model = model
+        self._others = others
         self._truths = truths
         self._exemptions = exemptions
         self._log = log
@@ -181,7 +185,10 @@ class TimedModel:
         self._done += 1
         with self._noted():
             turns.write(batch.values)
-            wall_ms, told = _wall(lambda: turns.run([batch.looked_at, self._last], batch.places))
+            with contextlib.ExitStack() as still:
+                for sandbox in self._others:
+                    still.enter_context(sandbox.standing_still())
+                wall_ms, told = _wall(lambda: turns.run([batch.looked_at, self._last], batch.places))
             self._seen = told.seen[0]
             self._own_ms.append(told.own_ms)
             self._walls_ms.append(wall_ms)

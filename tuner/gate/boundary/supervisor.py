@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import time
+import types
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -28,6 +29,11 @@ _FIRST = 3  # descriptor after the standard streams
 _REAP_SECONDS = 5.0
 _STOPPED_SECONDS = 0.5
 _MOST_DIGITS = 8
+_STOP, _GO_ON = signal.SIGUSR1, signal.SIGUSR2
+_EVERYBODY = -1
+"""The PID that stands for every process of a namespace but PID 1."""
+
+_Handler = Callable[[int, types.FrameType | None], object] | signal.Handlers
 
 Run = Callable[[Connection], NoReturn]
 """The function that the process runs; it gets its end of the connection."""
@@ -57,19 +63,27 @@ class Supervised:
         """Its end, in one line."""
         return how_it_ended(self._process)
 
+    def stop(self) -> None:
+        """Have everything in its namespaces stand still, until `go_on`; without namespaces nothing happens."""
+        os.kill(self._process.pid or 0, _STOP)
+
+    def go_on(self) -> None:
+        """Let everything in its namespaces run again."""
+        os.kill(self._process.pid or 0, _GO_ON)
+
     def close(self) -> None:
         """End the process and everything that it has started: its supervisor sees that nobody listens."""
         self.connection.close()
         deadline = time.monotonic() + _REAP_SECONDS
         while self._process.is_alive() and time.monotonic() < deadline:
-            self._go_on()
+            self._wake()
             self._process.join(_STOPPED_SECONDS)
         if self._process.is_alive():
             self._process.kill()  # its child goes along
             self._process.join()
         self._process.close()
 
-    def _go_on(self) -> None:
+    def _wake(self) -> None:
         """A file may have stopped its supervisor."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid or 0, signal.SIGCONT)
@@ -90,12 +104,15 @@ def _supervise(connection: Connection, run: Run, room: Room | None) -> NoReturn:
     if is_in_namespaces:
         with _told_if_refused(connection):
             enter_namespaces()
+    _answer(signal.SIG_IGN, signal.SIG_IGN)  # until there is somebody to stop
     child = os.fork()
     if child == 0:
         asked(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
         if not is_in_namespaces and os.getppid() != own:  # in its namespace a parent outside has no number
             os._exit(1)
         _run(connection, run, room, printing, ending)
+    if is_in_namespaces:
+        _answer(_passing(child, _STOP), _passing(child, _GO_ON))  # to PID 1
     os.close(printing)
     os.close(ending)
     ends = select.poll()
@@ -120,6 +137,10 @@ def _supervise(connection: Connection, run: Run, room: Room | None) -> NoReturn:
     _end_as(int(told) if told else os.waitstatus_to_exitcode(status))
 
 
+def _passing(pid: int, number: signal.Signals) -> _Handler:
+    return lambda *_: os.kill(pid, number)
+
+
 def _run(connection: Connection, run: Run, room: Room | None, printing: int, ending: int) -> NoReturn:
     """Close the box behind this process, and run the function.
 
@@ -132,6 +153,7 @@ def _run(connection: Connection, run: Run, room: Room | None, printing: int, end
         with _told_if_refused(connection):
             furnish(room)
         _become_init(ending)
+    _answer(signal.SIG_DFL, signal.SIG_DFL)
     print_by_line()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(printing, 1)
@@ -143,6 +165,12 @@ def _run(connection: Connection, run: Run, room: Room | None, printing: int, end
             close(room)
         connection.send_bytes(b"")
     run(connection)
+
+
+def _answer(stop: _Handler, go_on: _Handler) -> None:
+    """Answer the judge's two signals so."""
+    signal.signal(_STOP, stop)
+    signal.signal(_GO_ON, go_on)
 
 
 @contextlib.contextmanager
@@ -162,6 +190,7 @@ def _become_init(ending: int) -> None:
     if child == 0:
         asked(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
         return
+    _answer(_passing(_EVERYBODY, signal.SIGSTOP), _passing(_EVERYBODY, signal.SIGCONT))
     while (found := os.wait())[0] != child:
         pass
     os.write(
