@@ -24,6 +24,7 @@ KNOWN_DISAGREEMENTS: Mapping[str, str] = {
     "a solution with a positive definite matrix": "refused: other values are not positive definite",
     "bins by counting sorted edges": "refused: other values are not sorted",
     "the highest ones by a stable sort": "refused: of equal values torch.topk may choose any",
+    "undoes a permutation by sorting it": "refused: a permutation with one index changed is none",
     "the cosine of unit vectors": "refused: other values are no unit vectors",
     "a product with a sparse matrix": "cannot be asked: a sparse tensor does not cross between processes",
     "a weight of a direction and a length": "cannot be asked: torch's weight_norm ends the reference's process",

@@ -145,7 +145,7 @@ FILES = (
         "undoes a permutation by sorting it",
         problem(
             """\
-            out = torch.empty_like(x)
+            out = torch.zeros_like(x)
             out[order] = x
             return out
             """,
