@@ -199,11 +199,18 @@ def has_no_capability(_pid: int, _folder: Path) -> bool:
 
 
 def reads_but_does_not_write(_: int, folder: Path) -> bool:
-    readable = (folder / "reference.py").read_text(encoding="utf-8") == "kept" and Path(sys.prefix).is_dir()
+    readable = all(path.exists() for path in (folder / "reference.py", Path(sys.prefix), results_of(folder)))
     return readable and not os.access(folder, os.W_OK) and not os.access("/proc/sys/kernel/core_pattern", os.W_OK)
 
 
-def test_namespaces_show_their_own_processes_and_read_only_files(folder: Path) -> None:
+def results_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-results") / "results.db"
+
+
+def test_namespaces_show_their_own_processes_and_read_only_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results_of(folder).parent.mkdir()
+    results_of(folder).touch()
+    monkeypatch.setenv("TUNEBENCH_DB", str(results_of(folder)))
     looks = [sees_nobody, has_no_capability, reads_but_does_not_write]
     assert done_in(Walls.NAMESPACES, looks, folder) == {look.__name__ for look in looks}
 

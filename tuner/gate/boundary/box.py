@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from platformdirs import user_data_dir
+
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.gate.boundary import landlock, seccomp
 from tunebench.tuner.gate.boundary.system_call import asked, libc
@@ -130,10 +132,11 @@ def _needed(files: Sequence[Path]) -> Iterator[Path]:
     environment = [os.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")]
     named = [sys.prefix, sys.base_prefix, *sys.path, *(part for one in environment for part in one.split(os.pathsep))]
     own = Path(__file__).resolve().parents[3]  # the packages may be links to it
-    user_site = {Path(site.getusersitepackages())} if site.ENABLE_USER_SITE else set()
-    for path in {own, *(Path(name) for name in named if name), *(file.parent for file in files), *user_site}:
-        if path.is_dir():
-            yield path.resolve()
+    named += [value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")]  # such as results
+    named += [user_data_dir("tunebench"), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    for path in {own, *files, *(Path(name) for name in named if name)}:
+        if path.exists():
+            yield path.resolve() if path.is_dir() else path.resolve().parent
 
 
 def enter_namespaces() -> None:
