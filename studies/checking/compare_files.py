@@ -81,7 +81,7 @@ class File:
             return cls._of(*one), None
         other = second, read_text(second)
         if is_gpu_mode(one[1]):
-            other, one = in_kernelbench_form(other, one, sizes)
+            other, one = in_kernelbench_form(other, one, sizes, copies=False)  # which would be timed
         return cls._of(*one), cls._of(*other)
 
     @classmethod

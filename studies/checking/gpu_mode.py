@@ -51,7 +51,18 @@ _MODEL = """
 
 class {name}(__import__("torch").nn.Module):
     def forward(self, data):
-        return {function}(data)
+        return {function}({data})
+"""
+
+_COPIED = """
+
+
+def _copied(data):
+    if isinstance(data, (tuple, list)):
+        return type(data)(map(_copied, data))
+    if isinstance(data, dict):
+        return {key: _copied(value) for key, value in data.items()}
+    return data.clone() if isinstance(data, __import__("torch").Tensor) else data
 """
 
 _INPUTS = """
@@ -71,6 +82,7 @@ def get_init_inputs():
 """
 
 _TESTS = re.compile(r"^tests:[^\n]*\n(?:\s*(?:#[^\n]*)?\n)*\s*-\s*(\{[^\n}]*\})", re.M)
+_BOOLEAN = re.compile(r"\b(?:True|False)\b")  # legal in YAML, not in JSON
 _BARE_KEY = re.compile(r"(?<=[{,])\s*([A-Za-z_]\w*)\s*:")
 
 
@@ -80,12 +92,13 @@ def is_gpu_mode(text: str) -> bool:
 
 
 def in_kernelbench_form(
-    reference: TextFile, submission: TextFile, sizes: Mapping[str, int | float]
+    reference: TextFile, submission: TextFile, sizes: Mapping[str, int | float], *, copies: bool = True
 ) -> tuple[TextFile, TextFile]:
     """Return a task's reference and a submission as files that the gate takes.
 
     Args:
         sizes: arguments of `generate_input` that are given; others are as in the first test of the task's `task.yml`.
+        copies: both get copies of their inputs, as in GPU MODE's tests, and may write into them or return them.
 
     Raises:
         UserError: the reference is no task's, or there is an argument without a value.
@@ -97,8 +110,9 @@ def in_kernelbench_form(
         )
     constants, arguments = _arguments(path, text, sizes)
     inputs = _INPUTS.format(constants=constants, arguments=arguments)
-    model = _MODEL.format(name="Model", function=_REFERENCE)
-    new = _MODEL.format(name="ModelNew", function=_KERNEL)
+    before, data = (_COPIED, "_copied(data)") if copies else ("", "data")
+    model = before + _MODEL.format(name="Model", function=_REFERENCE, data=data)
+    new = before + _MODEL.format(name="ModelNew", function=_KERNEL, data=data)
     modules = {name: _module(path.parent, name) for name in _MODULES}
     return (path, _importing(text, modules) + model + inputs), (submission[0], _importing(submission[1], modules) + new)
 
@@ -178,7 +192,8 @@ def _first_case(path: Path) -> Mapping[str, object]:
         return {}
     found = _TESTS.search(path.read_text(encoding="utf-8", errors="replace"))
     try:
-        case: Mapping[str, object] = json.loads(_BARE_KEY.sub(r'"\1":', found[1])) if found else {}
+        flow = _BOOLEAN.sub(lambda one: one[0].lower(), _BARE_KEY.sub(r'"\1":', found[1])) if found else "{}"
+        case: Mapping[str, object] = json.loads(flow)
     except ValueError as error:
         raise UserError(f"{path}: cannot read its first test, '{found and found[1]:.80}': {error}") from error
     return case

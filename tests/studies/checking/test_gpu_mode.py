@@ -40,7 +40,7 @@ description: |
   tests: none of them here
 tests:
   # the smallest first
-  - {"size": 24, columns: 20, "biased": true, "seed": 4242}
+  - {"size": 24, columns: 20, "biased": True, "seed": 4242}
   - {"size": 1024, "columns": 1024, "biased": false, "seed": 1}
 benchmarks:
   - {"size": 4096, "columns": 4096, "biased": true, "seed": 2}
@@ -55,6 +55,7 @@ def custom_kernel(data: input_t) -> output_t:
     torch.add(x, bias, out=out)
     return out.clamp_(min=0)
 """
+WITHOUT_OUTPUT = "import torch\n\ndef custom_kernel(data):\n    return torch.relu(data[0] + data[1])\n"
 WRONG = RIGHT.replace("min=0", "min=-0.01")
 
 
@@ -150,7 +151,7 @@ def test_what_cannot_be_judged_is_one_line(folder: Path, run: CommandLine) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "passes"), [(RIGHT, True), (WRONG, False)])
+@pytest.mark.parametrize(("text", "passes"), [(RIGHT, True), (WITHOUT_OUTPUT, True), (WRONG, False)])
 def test_the_gate_judges_a_submission(folder: Path, run: CommandLine, text: str, passes: bool) -> None:
     submission = folder / "submission.py"
     submission.write_text(text, encoding="utf-8")
@@ -158,6 +159,10 @@ def test_the_gate_judges_a_submission(folder: Path, run: CommandLine, text: str,
     (report,) = json.loads(done.out)
     assert report["right_for_problem"] is passes, report["reason"]
     assert done.code == (not passes)
+    if not passes:
+        shown = report["refusals"][0]["reproduction"]
+        assert report["refusals"][0]["stage"] == "values, seed 1"
+        assert shown["shapes"] == ["tuple of (24, 20) float32, (20,) float32, (24, 20) float32"]
 
 
 @pytest.mark.slow
