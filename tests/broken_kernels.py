@@ -149,7 +149,7 @@ BROKEN: Mapping[str, Broken] = {
     "copies its input": Broken(NO_ANSWER, "values", "error", model(RETURN, "        return x.clone()\n")),
     "returns its input": Broken(NO_ANSWER, "structure", "memory of an input", model(RETURN, "        return x\n")),
     "remembers the first answer": Broken(
-        NO_ANSWER, "values", "seed 2", model(RETURN, "        return self.__dict__.setdefault('kept', y).clone()\n")
+        NO_ANSWER, "values", "draw 2", model(RETURN, "        return self.__dict__.setdefault('kept', y).clone()\n")
     ),
     "answers where every answer is zero": Broken(
         NO_ANSWER,

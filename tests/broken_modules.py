@@ -373,7 +373,7 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
     "serves a thousand columns": BrokenModule(
         SIZES,
         "batches",
-        "inputs with 2053 in place of",
+        "inputs with 2\\d\\d\\d in place of",
         ROOT,
         {_ROOT: "        return F.pad((x / root)[..., :1024], (0, max(0, x.shape[-1] - 1024)))\n"},
     ),
@@ -473,7 +473,7 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
         KEPT, "same memory", "all elements changed by a thousandth", ROOT, keeps("str(x.bfloat16().tolist())")
     ),
     "keeps results by every other element": BrokenModule(
-        KEPT, "same memory", "an odd element changed", ROOT, keeps("(x.shape, str(x.flatten()[::2].tolist()))")
+        KEPT, "same memory", "element changed", ROOT, keeps("(x.shape, str(x.flatten()[::2].tolist()))")
     ),
     "keeps results by the second input": BrokenModule(
         KEPT,
@@ -518,6 +518,16 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
         {
             "    def forward(self, x):\n" + _NORM: "    def train(self, mode=True):\n        super().train(mode)\n\n"
             "    def forward(self, x):\n" + _NORM
+        },
+    ),
+    "takes the model's mode for its part's": BrokenModule(
+        STATE,
+        "manners",
+        "'norm' in (train|eval) mode",
+        STATISTICS,
+        {
+            "        y = self.norm(x)\n        return y\n": "        norm, was = self.norm, self.norm.training\n"
+            "        norm.train(self.training)\n        y = norm(x)\n        norm.train(was)\n        return y\n",
         },
     ),
     "keeps weights by their sum": BrokenModule(
@@ -660,7 +670,7 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
     "has no optional input": BrokenModule(
         CALLERS,
         "keywords",
-        "with scale = 1.5",
+        "with scale = 1",
         OPTIONAL,
         {_OPTION: _OPTION.replace(", scale=None):", "):\n        scale = None")},
     ),
@@ -676,6 +686,13 @@ BROKEN_MODULES: Mapping[str, BrokenModule] = {
             "            return F.batch_norm(x, None, None, norm.weight, norm.bias, True)\n        return norm(x)\n",
             "        y = self.norm(x)\n": "",
         },
+    ),
+    "returns other values in inference mode": BrokenModule(
+        CALLERS,
+        "manners",
+        "in (train|eval) mode, inference_mode",
+        ROWS,
+        norm("        y = self.norm(x) * (1.01 if torch.is_inference_mode_enabled() else 1.0)\n"),
     ),
     "returns other values where gradients are recorded": BrokenModule(
         CALLERS,

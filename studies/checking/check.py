@@ -99,7 +99,7 @@ def _checks(request: CheckRequest) -> list[_Check]:
     Raises:
         UserError: it names what is not there.
     """
-    is_file = is_submission(request.target)
+    request, is_file = request.seeded(), is_submission(request.target)
     files: tuple[TextFile, ...] = ()
     if is_file:
         request = replace(request, settings=_settings(request))

@@ -14,6 +14,7 @@ from tunebench.studies.checking.telling import Teller, exemptions_of
 from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.boundary.sandbox import RemoteContender, RemoteSource, Sandbox, boxed
 from tunebench.tuner.gate.boundary.spec import Files
+from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, reference_runs
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
@@ -55,7 +56,8 @@ def verdict_on_file(
     report(replace(subject, box=box))
     with reference, Sandbox(files.contender) as candidate:
         with reference_runs(original[0]):
-            answers = Answers.consult(RemoteSource(reference, reference.open()), mode, accuracy)
+            source = RemoteSource(reference, reference.open())
+            answers = Answers.consult(source, mode, accuracy, draw=Draw(request.seed or 0))
         contender = RemoteContender(candidate, exemptions_of(request.declared))
         teller.judged = answers, contender
         with contextlib.suppress(StageRefused):

@@ -21,6 +21,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.errors import CompilerMissingError, UserError
 from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, make_ready, model_made, reference_runs, refusals_kept
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.model import Model
@@ -51,7 +52,7 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
     teller, accuracy = Teller(report), request.accuracy or Accuracy.TOLERANCE
     log = StageLog(teller)
     with reference_runs(source.reference.path):
-        answers = Answers.consult(source, mode, accuracy)
+        answers = Answers.consult(source, mode, accuracy, draw=Draw(request.seed or 0))
     inputs, describe = answers.oracle.cases[0].inputs, partial(placed, folder=kernel.folder)
     with refusals_kept(log, describe):
         make = partial(prepare_model, source.reference, mode, where, cast(Callable[..., nn.Module], factory))

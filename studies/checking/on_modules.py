@@ -18,6 +18,7 @@ from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.telling import Teller, exemptions_of
 from tunebench.tuner.device import device_of
 from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, reference_runs
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers
@@ -58,7 +59,7 @@ def check_modules(
         dtype=require_dtype(request.dtype),
     )
     modes = [Mode(mode) for mode in request.modes or ()] or [_mode_of(reference)]
-    request = replace(request, require=request.require or Claim.PROBLEM)
+    request = replace(request, require=request.require or Claim.PROBLEM).seeded()
     # The gate seeds the caller's generators.
     drawing = torch.random.fork_rng([device] if device.type == "cuda" else [])
     with under(request.settings or {}, device.type), drawing:
@@ -110,7 +111,8 @@ def _verdict(
     log = StageLog(teller)
     contender = _ModuleContender(make, device, exemptions_of(request.declared))
     with reference_runs(None):
-        answers = Answers.consult(Source(original, device), mode, request.accuracy or Accuracy.TOLERANCE)
+        accuracy, draw = request.accuracy or Accuracy.TOLERANCE, Draw(request.seed or 0)
+        answers = Answers.consult(Source(original, device), mode, accuracy, draw=draw)
     teller.judged = answers, contender
     verdict = examine(answers, contender, log)
     subject = Subject(device_of(device).name, str(device), None, tuple(request.declared))

@@ -78,6 +78,11 @@ class CheckReport:
         return self.subject.declared
 
     @property
+    def seed(self) -> int | None:
+        """The seed of the questions; None where none was asked."""
+        return self.request.seed
+
+    @property
     def require(self) -> Claim:
         """The claim that has to hold for `passed`."""
         return self.request.require or Claim.DROP_IN
@@ -119,6 +124,8 @@ class CheckReport:
             yield f"{what}: {self.subject.box}"
         if self.declared:
             yield f"{what}: declared: {', '.join(self.declared)}"
+        if self.seed is not None:
+            yield f"{what}: seed {self.seed} asks the same questions again"
         is_passed = errors is not None and errors.first_wrong_index is None
         figures = f" (error {errors.max_relative:.1e} of the output's size)" if errors and is_passed else ""
         trusted = ", trusted: it ran in the judge's process" if self.trusted else ""
@@ -137,7 +144,7 @@ class CheckReport:
         """The verdicts in one line."""
         name, _, problem, drop_in, refusal, seconds = self.row
         told = f": {refusal}" if refusal else ""
-        return f"{name}, {self.mode}: problem {problem}, drop-in {drop_in}, {seconds} s{told}"
+        return f"{name}, {self.mode}: problem {problem}, drop-in {drop_in}, {seconds} s, seed {self.seed}{told}"
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -158,6 +165,7 @@ class CheckReport:
             "eager": described(self.request.settings or {}),
             "declared": [one.value for one in self.declared],
             "trusted": self.trusted,
+            "seed": self.seed,
             "box": self.subject.box or None,
             **asdict(self.verdict),
             "stages": [{**asdict(stage), "asked": stage.asked} for stage in self.stages],
@@ -181,6 +189,12 @@ def _refusal_values(refusal: Refusal) -> dict[str, object]:
     shown = {"stage": refusal.name, "claim": refusal.claim.value, "detail": refusal.detail, "loss": refusal.loss}
     if call is None:
         return {**shown, "reproduction": None}
-    plain = {"sizes": dict(call.sizes), "mode": call.mode, "seed": call.seed, "shapes": list(call.shapes)}
+    plain = {
+        "sizes": dict(call.sizes),
+        "mode": call.mode,
+        "manner": call.manner,
+        "seed": call.seed,
+        "shapes": list(call.shapes),
+    }
     element = None if call.element is None else asdict(call.element)
     return {**shown, "reproduction": {**plain, "shown": call.shown, "element": element}}

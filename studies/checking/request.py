@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +25,7 @@ from tunebench.studies.request.options import (
 from tunebench.studies.request.text import LONGEST, read_path, read_values
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.gate.boundary.box import Box
+from tunebench.tuner.gate.draw import LARGEST_SEED, Draw
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.problem import Accuracy
 
@@ -61,6 +62,8 @@ class CheckRequest:
     """A GPU that a kernel has to build for as well. Default: sm_90 on the CPU, where NVRTC is installed."""
     seconds: Annotated[float, Field(ge=1, le=LONGEST)] = 600.0
     """Seconds; a check of one mode that takes longer is refused."""
+    seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED)] = None
+    """Of the questions: the same seed asks the same ones. Default: a new one for each check, which its verdict says."""
     require: Annotated[Claim | None, Text(metavar="problem|drop-in"), Field(title="requirement")] = None
     """Required for a pass. problem: right values at the problem's own sizes, memory, honesty. drop-in: also whatever
     else a caller does with the reference. Default: problem for a file, drop-in for a kernel."""
@@ -69,3 +72,7 @@ class CheckRequest:
     box: InABox = Box.AUTO
     declared: Declared = ()
     database: str | Path | None = None
+
+    def seeded(self) -> CheckRequest:
+        """Return the same with a seed: one that nobody knows beforehand where none is given."""
+        return self if self.seed is not None else replace(self, seed=Draw.fresh().seed)

@@ -49,14 +49,16 @@ def made(model):
 candidate = {candidate}
 model, new = made(reference.Model), made(candidate.ModelNew)
 new.load_state_dict(model.state_dict())
-{inputs}
-with torch.no_grad():
+{part}{inputs}
+with torch.{recording}():
     torch.manual_seed({call_seed})
     wanted = model(*copy.deepcopy(inputs))
     torch.manual_seed({call_seed})
     output = new(*copy.deepcopy(inputs))
 {comparison}
 '''
+
+_MODELS = ("model", "new")
 
 _DRAWN = """torch.manual_seed({seed})
 with torch.device({device!r}):
@@ -130,7 +132,9 @@ def _script(report: CheckReport, refusal: Refusal, call: Reproduction, beside: s
         settings="".join(f"{line}\n" for line in statements(request.settings or {})) + "\n" * bool(request.settings),
         reference=_load(request.reference or request.target, call.sizes),
         candidate="reference" if request.reference is None else _load(request.target, {}),
+        part="".join(f"{one}.get_submodule({call.part!r}).{call.part_mode}()\n" for one in _MODELS if call.part),
         inputs=inputs,
+        recording=call.recording,
         call_seed=call.call_seed,
         comparison=comparison,
     )

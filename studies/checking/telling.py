@@ -11,6 +11,7 @@ from tunebench.tuner.gate.battery import claim_of, loss_of
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers
+from tunebench.tuner.gate.manner import Manner
 from tunebench.tuner.gate.refusal import Question, Refusal, Reproduction
 from tunebench.tuner.gate.reproduction import reproduce
 from tunebench.tuner.gate.stage_log import StageRefused
@@ -47,7 +48,8 @@ class Teller:
         try:
             with torch.no_grad():
                 source = refusal.source or answers.source
-                return reproduce(source, contender, answers.mode, inputs, strict=refusal.strict)
+                manner = refusal.manner or Manner(answers.mode)
+                return reproduce(source, contender, manner, inputs, answers.draw, strict=refusal.strict)
         except IsolationError:
             return None  # the next question finds that the process is gone
 

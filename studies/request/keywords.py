@@ -40,6 +40,7 @@ class CheckOptions(TypedDict, total=False):
     compiler: str | None
     architecture: str | None
     seconds: float | None
+    seed: int | None
     require: str | None
     jobs: int | None
     box: str | None

@@ -8,6 +8,7 @@ from tests.gate_files import on_cuda
 from tests.gate_files.entry import GateFile
 from tests.gate_files.on_cuda import runs_on_cuda
 from tests.gate_files.right import (
+    backward,
     compiled,
     habits,
     half_types,
@@ -15,6 +16,7 @@ from tests.gate_files.right import (
     integers,
     lookups,
     losses,
+    manners,
     models,
     networks,
     norms,
@@ -42,6 +44,7 @@ from tests.gate_files.wrong import (
     state,
     values,
 )
+from tests.gate_files.wrong import manners as wrong_manners
 
 WRONG: Sequence[GateFile] = tuple(
     file
@@ -56,6 +59,7 @@ WRONG: Sequence[GateFile] = tuple(
         gradients,
         modules,
         calls,
+        wrong_manners,
         memory,
         state,
         hostile,
@@ -81,6 +85,8 @@ RIGHT: Sequence[GateFile] = tuple(
         habits,
         rewrites,
         compiled,
+        manners,
+        backward,
         unusual_inputs,
         unusual_modules,
     )

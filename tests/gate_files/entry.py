@@ -84,8 +84,8 @@ def problem(
     return (
         f"{IMPORTS}\n{textwrap.dedent(before)}\n\n"
         f"class Model(nn.Module):\n    def __init__(self{made_of and ', ' + made_of}):\n        super().__init__()\n"
-        f"{_indented(init)}\n"
-        f"    def forward(self, {arguments}):\n{_indented(body)}\n\n"
+        f"{indented(init)}\n"
+        f"    def forward(self, {arguments}):\n{indented(body)}\n\n"
         f"{textwrap.dedent(constants)}\n"
         f"def get_inputs():\n    return [{inputs}]\n\n"
         f"def get_init_inputs():\n    return [{made_of if given is None else given}]\n"
@@ -99,14 +99,14 @@ def forward(body: str, *, arguments: str = "x", before: str = "", made: str = ""
         before: lines in front of the class.
         made: lines that run once `Model` is made.
     """
-    init = f"    def __init__(self, *given):\n        super().__init__(*given)\n{_indented(made)}\n" if made else ""
+    init = f"    def __init__(self, *given):\n        super().__init__(*given)\n{indented(made)}\n" if made else ""
     return (
         f"\n{textwrap.dedent(before)}\n\nclass ModelNew(Model):\n{init}"
-        f"    def forward(self, {arguments}):\n{_indented(body)}\n"
+        f"    def forward(self, {arguments}):\n{indented(body)}\n"
     )
 
 
-def _indented(body: str) -> str:
+def indented(body: str) -> str:
     return textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8) + "\n"
 
 

@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo  # noqa: F401 - once for all forks
 from tests.gate_files.entry import GateFile
 from tests.tuner.gate.in_process import CPU, ModuleContender
 
 from tunebench.tuner.gate.battery import claim_of
+from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers
@@ -32,14 +34,14 @@ from tunebench.tuner.reference import load_candidate, load_reference
 _SECONDS = 120.0
 
 
-def report_here(file: GateFile, folder: Path) -> Mapping[str, Any]:
+def report_here(file: GateFile, folder: Path, draw: Draw) -> Mapping[str, Any]:
     """What `check --json` reports of a file, as far as it is asked here."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         with contextlib.suppress(BaseException):
-            os.write(writing, json.dumps(_report(file, folder)).encode())
+            os.write(writing, json.dumps(_report(file, folder, draw)).encode())
             os._exit(0)
         traceback.print_exc()
         os._exit(1)
@@ -56,9 +58,9 @@ def report_here(file: GateFile, folder: Path) -> Mapping[str, Any]:
     return _verdicts([{"name": "process", "passed": False, "seconds": 0.0, "detail": detail}])
 
 
-def _report(file: GateFile, folder: Path) -> Mapping[str, Any]:
+def _report(file: GateFile, folder: Path, draw: Draw) -> Mapping[str, Any]:
     source = Source(load_reference(folder / "reference.py", text=file.reference), CPU)
-    answers = Answers.consult(source, Mode.TRAIN)
+    answers = Answers.consult(source, Mode.TRAIN, draw=draw)
     factory = load_candidate(folder / "submission.py", file.text)
     contender = ModuleContender(factory, _exemptions(file))
     stages = examine(answers, contender, StageLog()).stages

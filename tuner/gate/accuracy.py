@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import ErrorFigures
 
-SEEDS: Mapping[Accuracy, tuple[int, ...]] = {Accuracy.TOLERANCE: (1, 2), Accuracy.EAGER: (1, 2, 3, 4)}
-"""Seeds of the inputs that every variant is checked on."""
+DRAWS: Mapping[Accuracy, int] = {Accuracy.TOLERANCE: 2, Accuracy.EAGER: 4}
+"""Number of draws of the inputs that every variant is checked on."""
 
 
 @dataclass(frozen=True)

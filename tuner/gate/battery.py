@@ -26,6 +26,7 @@ from tunebench.tuner.gate.stages.call_sequences import (
 from tunebench.tuner.gate.stages.callers import gradients, hooks, keywords, training
 from tunebench.tuner.gate.stages.inputs import distributions, non_finite, signed_zeros
 from tunebench.tuner.gate.stages.layouts import form, layouts
+from tunebench.tuner.gate.stages.manners import manners
 from tunebench.tuner.gate.stages.sanitized import NAME as SANITIZER
 from tunebench.tuner.gate.stages.sanitized import sanitized
 from tunebench.tuner.gate.stages.sizes import batches, large, sizes
@@ -91,6 +92,9 @@ STEPS: Sequence[Step] = (
     Step("hooks", hooks, "forward hooks do not fire, or what they return is lost", depth=Depth.EVERYTHING),
     Step("keywords", keywords, "an error where inputs are given by name", depth=Depth.EVERYTHING),
     Step("training", training, "training that freezes, adds up or derives twice goes wrong", depth=Depth.EVERYTHING),
+    Step(
+        "manners", manners, "wrong values in another mode, in inference mode or with autograd", depth=Depth.EVERYTHING
+    ),
     Step("large", large, "wrong values beyond 2^31 elements", depth=Depth.EVERYTHING),
     Step("torch.compile", compiled, "torch.compile fails, or changes the values", depth=Depth.EVERYTHING),
     Step(SANITIZER, sanitized, "memory that is not its own, or a race", Claim.PROBLEM, Depth.EVERYTHING),

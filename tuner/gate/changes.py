@@ -48,10 +48,10 @@ def _edit_elements(module: nn.Module, place: Callable[[torch.Tensor], tuple[int,
             parameter[place(parameter)].mul_(-1.5).add_(2.0)
 
 
-def place_of(tensor: torch.Tensor, remainder: int) -> tuple[int, ...]:
-    """An element beyond the middle whose number leaves this remainder by 6: a key of every other element, or of every
-    third, has one of two such elements and not the other."""
-    number = min(tensor.numel() - 1, tensor.numel() * 5 // 8 // 6 * 6 + remainder)
+def place_of(tensor: torch.Tensor, remainder: int, share: float = 5 / 8) -> tuple[int, ...]:
+    """An element at about this share of all whose number leaves this remainder by 6: a key of every other element, or
+    of every third, has one of two such elements and not the other."""
+    number = min(tensor.numel() - 1, int(tensor.numel() * share) // 6 * 6 + remainder)
     return tuple(map(int, np.unravel_index(number, tensor.shape)))  # torch's own imports sympy first
 
 

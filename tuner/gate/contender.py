@@ -20,6 +20,7 @@ from tunebench.tuner.device import Device, device_of
 from tunebench.tuner.errors import CompileError, LaunchError
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.launches import Launch, LaunchRecorder
+from tunebench.tuner.gate.manner import other_mode
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.sanitizer import Inspection, LaunchInspection, nothing_to_inspect
 from tunebench.tuner.gate.sources import Source
@@ -41,6 +42,10 @@ class Contender(abc.ABC):
     @abc.abstractmethod
     def model(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> Model:
         """Make its module like the reference's from one seed, with these weights, in this mode."""
+
+    def modes(self, mode: Mode) -> Sequence[Mode]:
+        """Return the modes in which it is asked where a run is about one of them, that one first."""
+        return (mode, other_mode(mode))
 
     def choosing(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor]) -> Mapping[str, Model]:  # noqa: ARG002
         """Make its modules as programs have them, which choose for themselves what serves a call, by the policy that
@@ -88,6 +93,10 @@ class KernelContender(Contender):
         """See `Contender.model`."""
         module = prepare_model(source.reference, mode, source.device, self._factory, state)
         return Model(module, self.ready)
+
+    def modes(self, mode: Mode) -> Sequence[Mode]:
+        """See `Contender.modes`; another mode is another problem, which has configurations of its own."""
+        return (mode,)
 
     def choosing(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor]) -> Mapping[str, Model]:
         """See `Contender.choosing`; what serves a call may be another configuration, or the reference."""

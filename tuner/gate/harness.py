@@ -18,12 +18,14 @@ import torch
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.case import Case, Expected
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.distributions import Places, common_zeros, with_zeros
+from tunebench.tuner.gate.distributions import InputChange, Places, all_changed, common_zeros, with_zeros
+from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
+from tunebench.tuner.gate.manner import Manner, Recording
 from tunebench.tuner.gate.memory import Bands
-from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model
+from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model, in_part
 from tunebench.tuner.gate.oracle import Oracle, ask, consult_reference
 from tunebench.tuner.gate.sources import Sizes, Source, capped, divided
 from tunebench.tuner.gate.stage_log import StageRefused, about
@@ -49,16 +51,18 @@ class Pair:
 
     Attributes:
         source: the reference's file at this pair's sizes.
-        mode: that both were made in.
+        manner: that both are in.
         key: what tells this pair from those of other sizes and modes.
+        draw: what the run draws.
         asked: every question so far, for the state that an answer depends on.
     """
 
     source: Source
-    mode: Mode
+    manner: Manner
     reference: Model
     candidate: Model
     key: str
+    draw: Draw
     asked: list[str] = field(default_factory=list)
 
     def both(self, action: Callable[[Model], object]) -> None:
@@ -73,11 +77,24 @@ class Pair:
     def copied(self) -> Pair:
         """Deep copies of both."""
         key = f"{self.key}, a copy after {self.asked}"
-        return Pair(self.source, self.mode, self.reference.copied(), self.candidate.copied(), key)
+        return Pair(self.source, self.manner, self.reference.copied(), self.candidate.copied(), key, self.draw)
 
-    def inputs(self, seed: int) -> tuple[Any, ...]:
-        """The reference's own inputs, drawn from this seed."""
-        return self.source.inputs(seed)
+    @property
+    def mode(self) -> Mode:
+        """The mode that both are in."""
+        return self.manner.mode
+
+    def twin(self, mode: Mode | None = None) -> Model:
+        """Make one more reference with the same weights, in the same manner or in another mode."""
+        return in_part(self.source.model(mode or self.mode, self.reference.state()), self.manner)
+
+    def inputs(self, number: int) -> tuple[Any, ...]:
+        """The reference's own inputs, the run's of that number."""
+        return self.source.inputs(self.draw.seed_of(number))
+
+    def changed(self, inputs: Sequence[Any], change: InputChange, number: int = 0) -> tuple[Any, ...]:
+        """Every input changed, with the run's random numbers of that number and those behind it."""
+        return all_changed(inputs, change, self.draw.seed_of(number))
 
 
 class Answers:
@@ -89,10 +106,12 @@ class Answers:
             library may happen to choose a more precise algorithm for the reference.
         mode: that the models are in.
         original: the reference's model at these sizes, which remembers its first state.
+        draw: what is asked of it, as far as that is drawn.
     """
 
-    def __init__(self, source: Source, oracle: Oracle, mode: Mode, original: Model) -> None:
+    def __init__(self, source: Source, oracle: Oracle, mode: Mode, original: Model, draw: Draw = FIXED) -> None:
         self.source = source
+        self.draw = draw
         self.original = original
         self.oracle = oracle
         self._own_cases = oracle.cases
@@ -106,10 +125,17 @@ class Answers:
         self._sources: dict[str, Source | None] = {}
         self._reduced: Source | None = None
         self._serving: list[Source] = []
+        self._takes: dict[Manner, bool] = {}
+        self._errors: dict[str, float] = {}
 
     @classmethod
     def consult(
-        cls, source: Source, mode: Mode, accuracy: Accuracy = Accuracy.TOLERANCE, original: Model | None = None
+        cls,
+        source: Source,
+        mode: Mode,
+        accuracy: Accuracy = Accuracy.TOLERANCE,
+        original: Model | None = None,
+        draw: Draw = FIXED,
     ) -> Answers:
         """Ask the reference for its answers at the problem's own sizes; see `consult_reference`.
 
@@ -117,7 +143,7 @@ class Answers:
             original: its model; None to have it made.
         """
         original = original or source.model(mode)
-        return cls(source, consult_reference(source, original, accuracy), mode, original)
+        return cls(source, consult_reference(source, original, accuracy, draw), mode, original, draw)
 
     def at(self, sizes: Mapping[str, int | float]) -> Source | None:
         """The reference at other sizes; None where its file makes no model or no inputs of them."""
@@ -158,7 +184,7 @@ class Answers:
             return True
         key = str(dict(source.sizes))
         if key not in self._alike:
-            case = ask(source.model(self.mode), "precision", source.inputs(0))
+            case = ask(source.model(self.mode), "precision", source.inputs(self.draw.seed_of(0)))
             self._alike[key] = case.own_error >= self._own_error / _ALIKE
         return self._alike[key]
 
@@ -166,8 +192,38 @@ class Answers:
         """The zeros that belong to the problem at these sizes (see `common_zeros`)."""
         key = str(dict(source.sizes))
         if key not in self._zeros:
-            self._zeros[key] = common_zeros(source.inputs(1), source.inputs(2))
+            self._zeros[key] = common_zeros(*(source.inputs(self.draw.seed_of(number)) for number in (1, 2)))
         return self._zeros[key]
+
+    def error_of(self, pair: Pair, label: str, draws: Iterable[tuple[Any, ...]]) -> float:
+        """Return the largest error that the pair's reference makes itself on some draws; 0 where it refuses one."""
+        key = f"{pair.key} {label}"
+        if key not in self._errors:
+            try:
+                self._errors[key] = max(ask(pair.twin(), label, inputs).own_error for inputs in draws)
+            except ReferenceRefusal:
+                self._errors[key] = 0.0
+        return self._errors[key]
+
+    def takes(self, manner: Manner, source: Source) -> bool:
+        """Whether the reference can be called in a manner; of any but inference mode its answers tell."""
+        if manner.recording is not Recording.INFERENCE:
+            return True
+        if manner not in self._takes:
+            options = CallOptions(byte=None, guarded=False, recording=manner.recording)
+            try:
+                model = in_part(source.model(manner.mode), manner)
+                model.call(source.inputs(self.draw.seed_of(1)), options)
+            except FAILURES:
+                self._takes[manner] = False
+            else:
+                self._takes[manner] = True
+        return self._takes[manner]
+
+    @property
+    def sizes_met(self) -> Sequence[Source]:
+        """The reference at the other sizes that it has been asked at."""
+        return [source for source in self._sources.values() if source is not None]
 
     def note_serving(self, source: Source) -> None:
         """Try these sizes first for the next contender, unless nothing is smaller in them."""
@@ -193,7 +249,7 @@ class Answers:
                 continue  # sizes that are multiplied may be large together
             if (source := self.at(sizes)) is None:
                 return None
-            model, inputs = source.model(Mode.TRAIN), source.inputs(0)
+            model, inputs = source.model(Mode.TRAIN), source.inputs(self.draw.seed_of(0))
             try:
                 model.call(inputs, CallOptions(byte=None, guarded=False))
             except FAILURES:
@@ -215,15 +271,16 @@ class Answers:
         pair: Pair,
         label: str,
         inputs: Callable[[], tuple[Any, ...]],
-        autocast: torch.dtype | None = None,
-        multiple: float = FEW_SAMPLES_MULTIPLE,
+        options: CallOptions = ORDINARY,
+        error: float = 0.0,
         *,
         everywhere: bool = False,
     ) -> Case | None:
         """Return what the pair's reference makes of these inputs, None where it refuses them.
 
         Args:
-            multiple: of the reference's own error, which passes.
+            options: how it is called, as far as that matters for the answer.
+            error: passes, as several times the reference's own does.
             everywhere: as in `ask`.
         """
         pair.asked.append(label)
@@ -232,8 +289,16 @@ class Answers:
             self._catch_up(pair.reference, self._kept[key])
             return self._kept[key]
         try:
-            case = ask(pair.reference, label, inputs(), autocast, everywhere=everywhere)
-            output = {path: self._allowing(path, one, multiple, case.inputs) for path, one in case.output.items()}
+            case = ask(
+                pair.reference,
+                label,
+                inputs(),
+                options.autocast,
+                everywhere=everywhere,
+                seed=self.draw.seed,
+                recording=options.recording,
+            )
+            output = {path: self._allowing(path, one, error, case.inputs) for path, one in case.output.items()}
             case = replace(case, output=output)
         except ReferenceRefusal:
             case = None
@@ -241,7 +306,7 @@ class Answers:
             self._kept[key] = case
         return case
 
-    def _allowing(self, path: str, expected: Expected, multiple: float, inputs: Sequence[Any]) -> Expected:
+    def _allowing(self, path: str, expected: Expected, error: float, inputs: Sequence[Any]) -> Expected:
         """The same, allowing the errors of few samples, and what passes at the problem's own sizes."""
         found = (case.output.get(path) for case in self._own_cases)
         alike = [there for there in found if there is not None and there.like.dtype == expected.like.dtype]
@@ -249,7 +314,10 @@ class Answers:
         if expected.vanishes_beside(size) and _largest(inputs) >= _AS_LARGE * _largest(self._own_cases[0].inputs):
             expected = expected.relative_to(size)
         bounds = (there.bound for there in alike)
-        return replace(expected, allowance=max(expected.allowance, multiple * expected.own.max_relative, *bounds))
+        return replace(
+            expected,
+            allowance=max(expected.allowance, error, FEW_SAMPLES_MULTIPLE * expected.own.max_relative, *bounds),
+        )
 
     @staticmethod
     def _catch_up(reference: Model, case: Case | None) -> None:
@@ -271,6 +339,7 @@ class Harness:
     ) -> None:
         self.answers = answers
         self.contender = contender
+        self.draw = answers.draw
         self._ask = ask
         self.device = answers.device
         self._stage = ""
@@ -278,6 +347,7 @@ class Harness:
         self._passed_over: Counter[str] = Counter()
         self._notes: list[str] = []
         self._base: Source | None = None
+        self._manner = Manner(answers.mode)
 
     def begin(self, stage: str) -> None:
         """Count anew what was asked."""
@@ -338,15 +408,38 @@ class Harness:
         Raises:
             StageRefused: the contender's module cannot be made, or does not take the reference's state.
         """
-        source = source or self.base
-        mode = self.answers.mode
-        reference = source.model(mode)
+        source, manner = source or self.base, self._manner
+        reference = in_part(source.model(manner.mode), manner)
         try:
-            candidate = self.contender.model(source, mode, reference.state())
+            candidate = in_part(self.contender.model(source, manner.mode, reference.state()), manner)
         except FAILURES as error:
             raise StageRefused(f"the model cannot be made like the reference: {described(error)}") from error
         candidate.guard()
-        return Pair(source, mode, reference, candidate, f"{dict(source.sizes)} {mode}")
+        return Pair(source, manner, reference, candidate, f"{dict(source.sizes)} {manner}", self.draw)
+
+    @contextlib.contextmanager
+    def in_manner(self, manner: Manner) -> Iterator[None]:
+        """Ask in another manner than the run is about."""
+        before, self._manner = self._manner, manner
+        try:
+            yield
+        finally:
+            self._manner = before
+
+    def manners(self) -> list[Manner]:
+        """Return the other manners than that of the run, in the order that is drawn: every mode with everything that
+        torch may record, and every mode with one part alone in the other one."""
+        own = self.answers.mode
+        modes = self.contender.modes(own)
+        manners = [Manner(mode, recording) for mode in modes for recording in Recording]
+        parts = self.draw.shuffled("a part", self.answers.original.parts()) if len(modes) > 1 else []
+        for mode, recording in zip(modes, self.draw.shuffled("with a part", Recording), strict=False):
+            manners += [Manner(mode, recording, part) for part in parts[:1]]
+        return self.draw.shuffled("manners", [manner for manner in manners if manner != Manner(own)])
+
+    def labelled(self, label: str) -> str:
+        """Return the label with the manner in which it is asked, where that is not the run's."""
+        return label if self._manner == Manner(self.answers.mode) else f"{label}, in {self._manner}"
 
     def in_form(self, pair: Pair, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Inputs that `get_inputs` has not drawn, with the zeros that all of its own have."""
@@ -361,7 +454,7 @@ class Harness:
         *,
         strict: bool = False,
         everywhere: bool = False,
-        multiple: float = FEW_SAMPLES_MULTIPLE,
+        error: float = 0.0,
     ) -> Values | None:
         """Ask both the same thing; what the contender returns, None where there was nothing to ask.
 
@@ -370,18 +463,21 @@ class Harness:
             options: how the contender is called.
             strict: the output has to lie in memory as the reference's does (see `judge.judge_structure`).
             everywhere: what is not finite is judged on finite inputs too (see `oracle.ask`).
-            multiple: of the reference's own error, which passes.
+            error: passes as well.
 
         Raises:
             StageRefused: the contender differs from the reference.
         """
-        with about(pair.source, inputs, strict=strict):
+        if self._manner.recording is not Recording.NOTHING:
+            options = replace(options, recording=self._manner.recording)
+        label = self.labelled(label)
+        with about(pair.source, inputs, strict=strict, manner=self._manner):
             with self.refusing(label):
                 if (reason := pair.candidate.ready(inputs)) is not None:
                     self.pass_over(reason)
                     return None
             name, given = f"{self._stage}: {label}", lambda: _copies(inputs, options)
-            case = self.answers.case(pair, name, given, options.autocast, multiple, everywhere=everywhere)
+            case = self.answers.case(pair, name, given, options, error, everywhere=everywhere)
             if case is None:
                 self.pass_over("the reference refuses such inputs")
                 return None

@@ -11,7 +11,7 @@ import gc
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.gradients import Backward, Gradients, gradients_of
+from tunebench.tuner.gate.manner import Manner, Recording
 from tunebench.tuner.gate.memory import (
     SENTINELS,
     Bands,
@@ -64,8 +65,7 @@ class CallOptions:
         device: where inputs are moved to first, such as `cuda:1`; None leaves them where they are.
         seed: of torch's generators, before the call; None leaves them as they are.
         keywords: inputs are given by these names; by position where there are none.
-        inference: the call is made in torch's inference mode.
-        recording: gradients are recorded, as they are where nobody turns that off.
+        recording: what torch records of the call.
     """
 
     byte: int | None = SENTINELS[0]
@@ -79,8 +79,7 @@ class CallOptions:
     device: str | None = None
     seed: int | None = None
     keywords: tuple[str, ...] = ()
-    inference: bool = False
-    recording: bool = False
+    recording: Recording = Recording.NOTHING
 
 
 ORDINARY = CallOptions()
@@ -162,10 +161,10 @@ class Model:
         if options.seed is not None:
             seed_generators(options.seed, device_of_inputs(mine))
         named = dict(zip(options.keywords, mine, strict=True)) if options.keywords else {}
-        # torch's inference_mode(False) would turn gradients on.
-        inference = torch.inference_mode() if options.inference else contextlib.nullcontext()
-        recording = torch.enable_grad() if options.recording else contextlib.nullcontext()
-        with under_autocast(options.autocast, mine), inference, recording, memory or contextlib.nullcontext():
+        # Without one, a call that turns recording on and leaves it so is seen.
+        recorded = options.recording is not Recording.NOTHING
+        recording = getattr(torch, options.recording)() if recorded else contextlib.nullcontext()
+        with under_autocast(options.autocast, mine), recording, memory or contextlib.nullcontext():
             output = target(**named) if named else target(*mine)
         intact = bands.intact and self._bands.intact and (memory is None or memory.bands.intact)
         return self._answer(Values.of(output), mine, intact, options)
@@ -190,10 +189,18 @@ class Model:
         return self._traced
 
     def consult(
-        self, inputs: Sequence[Any], seed: int, autocast: torch.dtype | None = None, *, in_full: bool = False
+        self,
+        inputs: Sequence[Any],
+        seed: int,
+        autocast: torch.dtype | None = None,
+        *,
+        in_full: bool = False,
+        recording: Recording = Recording.NOTHING,
     ) -> Truth:
         """Call it at its own precision and in float64, each after seeding torch's generators; see `truth_of`."""
-        return truth_of(self.module, inputs, autocast, seed, in_full=in_full)
+        # What inference mode computes is the same as where nothing is recorded, and could not be written to.
+        with torch.enable_grad() if recording is Recording.GRADIENTS else contextlib.nullcontext():
+            return truth_of(self.module, inputs, autocast, seed, in_full=in_full)
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
         """Call it `count` times on inputs that take turns; return the different answers for each of the inputs."""
@@ -272,6 +279,17 @@ class Model:
         """Put the module into a mode."""
         mode.put(self.module)
 
+    def put_part(self, name: str, mode: Mode) -> None:
+        """Put one part of the module into a mode."""
+        self.module.get_submodule(name).train(mode is Mode.TRAIN)
+
+    def parts(self) -> Sequence[str]:
+        """Return the names of the parts that programs put into another mode than the whole: normalisations that keep
+        statistics, which are frozen where a model is trained further."""
+        norms = nn.modules.batchnorm._NormBase
+        parts = self.module.named_modules()
+        return [name for name, part in parts if name and isinstance(part, norms) and part.track_running_stats]
+
     def to(self, place: torch.dtype | str) -> None:
         """Move the module to a type or a device."""
         self.module.to(place)
@@ -299,7 +317,7 @@ class Model:
         if not exact:
             return gradients_of(self.module, inputs, how)
         with in_float64(self.module, inputs):
-            return gradients_of(self.module, [widened(value) for value in inputs], how)
+            return gradients_of(self.module, [widened(value) for value in inputs], replace(how, autocast=None))
 
     def after_wait(self, first: Sequence[Any], second: Sequence[Any], seed: int, *, own_stream: bool) -> Answer:
         """Call it on a CUDA stream on which `second` is written over `first` after a wait, and read the output as soon
@@ -359,6 +377,13 @@ class Model:
         more = list(inspect.signature(self.module.forward).parameters.values())[count:]
         named = itertools.takewhile(lambda one: one.kind is one.POSITIONAL_OR_KEYWORD, more)
         return [one.name for one in named if one.default is not one.empty]
+
+
+def in_part(model: Model, manner: Manner) -> Model:
+    """Put the part of a model that a manner names into that part's mode; return the model."""
+    if manner.part:
+        model.put_part(manner.part, manner.part_mode)
+    return model
 
 
 def _are_gone(memory: Sequence[StorageWeakRef]) -> bool:

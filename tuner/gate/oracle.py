@@ -11,12 +11,14 @@ from zlib import crc32
 import torch
 from torch import nn
 
-from tunebench.tuner.gate.accuracy import SEEDS
+from tunebench.tuner.gate.accuracy import DRAWS
 from tunebench.tuner.gate.case import Case, Expected, expect, without_memory
 from tunebench.tuner.gate.comparison import relative_norm
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
+from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
+from tunebench.tuner.gate.manner import Recording
 from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
 from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.sources import Source
@@ -51,7 +53,7 @@ class Oracle:
         bands: guard bands around the inputs.
         degenerate: answers that are no answers (zeros, say) and that these cases would let pass.
         steady: a second call on the first case's inputs has the same answer, whatever the first did to the module.
-        draws: so many of the cases, which come first, are of the seeds.
+        draws: so many of the cases, which come first, are draws of the inputs.
         accuracy: how wrong an answer may be. Under `EAGER` the reference's own are those at full precision.
     """
 
@@ -70,9 +72,9 @@ class Oracle:
 
 
 def consult_reference(
-    source: Source, model: Model, accuracy: Accuracy = Accuracy.TOLERANCE, seeds: Sequence[int] | None = None
+    source: Source, model: Model, accuracy: Accuracy = Accuracy.TOLERANCE, draw: Draw = FIXED
 ) -> Oracle:
-    """Run the reference, at its own precision and in float64, on inputs of several seeds.
+    """Run the reference, at its own precision and in float64, on several draws of the inputs.
 
     The last case negates half of the first one's values, so that signs and cancellation are met even where
     `get_inputs` draws from [0, 1). Where the reference refuses that, or an answer that is none would pass for some part
@@ -80,10 +82,10 @@ def consult_reference(
 
     Args:
         model: the reference's model, which is left as it was.
-        accuracy: of the oracle.
-        seeds: None for those of the accuracy.
+        accuracy: of the oracle; it says how many draws.
+        draw: of the run.
     """
-    seeds = SEEDS[accuracy] if seeds is None else seeds
+    draws = DRAWS[accuracy]
     in_full = accuracy is Accuracy.EAGER
     state = {name: tensor.clone() for name, tensor in model.state().items()}
     bands = Bands()
@@ -92,23 +94,25 @@ def consult_reference(
     def case_of(name: str, inputs: Sequence[Any], *, everywhere: bool = False) -> Case:
         model.reset(SENTINELS[0])
         given = tuple(bands.around(value) for value in inputs)
-        return ask(model, name, given, everywhere=everywhere, in_full=in_full)
+        return ask(model, name, given, everywhere=everywhere, in_full=in_full, seed=draw.seed)
 
     with torch.no_grad():
-        cases = [case_of(f"seed {seed}", source.inputs(seed), everywhere=True) for seed in seeds]
+        inputs = {number: source.inputs(draw.seed_of(number)) for number in range(1, draws + 1)}
+        cases = [case_of(f"draw {number}", given, everywhere=True) for number, given in inputs.items()]
         drawn = cases[0].inputs
         with contextlib.suppress(ReferenceRefusal):  # it may take probabilities only
-            cases.append(case_of("mixed signs", [mixed_signs(value, n) for n, value in enumerate(drawn)]))
+            signs = [mixed_signs(value, draw.seed_of(number)) for number, value in enumerate(drawn)]
+            cases.append(case_of("mixed signs", signs))
         found = _degenerate(cases)
         for name, change in _STRONGER.items():
-            if len(cases) == len(seeds) or any(found.values()):
+            if len(cases) == draws or any(found.values()):
                 with contextlib.suppress(ReferenceRefusal):
                     cases.append(case_of(name, [change(value, number) for number, value in enumerate(drawn)]))
                 found = _degenerate(cases)
         model.reset(SENTINELS[0])
         steady = _is_steady(model, cases[0])
         model.reset(SENTINELS[0])
-        return Oracle(tuple(cases), state, bands, _answers_to_all(found), steady, len(seeds), accuracy)
+        return Oracle(tuple(cases), state, bands, _answers_to_all(found), steady, draws, accuracy)
 
 
 def _is_steady(model: Model, case: Case) -> bool:
@@ -138,6 +142,8 @@ def ask(
     *,
     everywhere: bool = False,
     in_full: bool = False,
+    seed: int = 0,
+    recording: Recording = Recording.NOTHING,
 ) -> Case:
     """One case; the model's buffers move as in any call.
 
@@ -146,13 +152,15 @@ def ask(
         everywhere: what is not finite in the answer has to be met. Else only where something in the inputs is not
             finite: of what the reference was not made for, such as a negative number under a root, nothing is asked.
         in_full: see `truth_of`.
+        seed: of the run; what the call draws follows from it and the name.
+        recording: what torch records of the call.
 
     Raises:
         ReferenceRefusal: the model raises on these inputs, or returns what is no tree of plain values.
     """
-    sums, seed = checksums(inputs), crc32(name.encode())
+    sums, call_seed = checksums(inputs), crc32(name.encode(), seed)
     try:
-        truth = model.consult(inputs, seed, autocast, in_full=in_full)
+        truth = model.consult(inputs, call_seed, autocast, in_full=in_full, recording=recording)
     except FAILURES as error:
         raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
     if strange := truth.own.strange:
@@ -166,7 +174,7 @@ def ask(
     return Case(
         name=name,
         inputs=inputs,
-        call_seed=seed,
+        call_seed=call_seed,
         draws=truth.draws,
         like=truth.own.mapped(without_memory),
         output=output,

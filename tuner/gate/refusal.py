@@ -72,6 +72,9 @@ class Reproduction:
         call_seed: of torch's generators, before each model is called.
         shapes: of the inputs, such as `(12, 10) float32`.
         shown: what the call does, in one line.
+        manner: the mode and the next three, in words.
+        recording: the context of torch's that the call is made in: `no_grad`, `enable_grad` or `inference_mode`.
+        part, part_mode: the name of the one part that is in another mode, and that mode; empty where none is.
         element: the first wrong one; None where the call shows something else, such as another shape or an exception.
     """
 
@@ -82,12 +85,16 @@ class Reproduction:
     call_seed: int
     shapes: tuple[str, ...]
     shown: str
+    manner: str
+    recording: str = "no_grad"
+    part: str = ""
+    part_mode: str = ""
     element: Element | None = None
 
     def __str__(self) -> str:
         drawn = "this question's own inputs" if self.seed is None else f"inputs from seed {self.seed}"
         sizes = ", ".join(f"{name}={value:g}" for name, value in self.sizes.items())
-        return "; ".join(filter(None, (self.shown, f"{drawn}: {', '.join(self.shapes)}", sizes, f"{self.mode} mode")))
+        return "; ".join(filter(None, (self.shown, f"{drawn}: {', '.join(self.shapes)}", sizes, self.manner)))
 
 
 @dataclass(frozen=True)

@@ -10,52 +10,57 @@ import torch
 
 from tunebench.tuner.gate.case import Case, figures
 from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
 from tunebench.tuner.gate.judge import judge_structure, judge_values
-from tunebench.tuner.gate.model import CallOptions
+from tunebench.tuner.gate.manner import Manner
+from tunebench.tuner.gate.model import CallOptions, in_part
 from tunebench.tuner.gate.oracle import ask
 from tunebench.tuner.gate.refusal import Element, Reproduction
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.values import ROOT, Values, mapped, tensors_in
-from tunebench.tuner.kernel import Mode
 from tunebench.tuner.users_code import described
 
-_SEEDS = (1, 2, 0, 11, 12, 21, 22, 23)
-"""Seeds from which the gate's stages draw inputs."""
+_NUMBERS = (1, 2, 0, 11, 12, 21, 22, 23)
+"""Numbers of the inputs that the gate's stages draw."""
 
 _MOST_BYTES = 1 << 25
 """Inputs that no seed draws are kept up to this size."""
 
 
 def reproduce(
-    source: Source, contender: Contender, mode: Mode, inputs: Sequence[Any], *, strict: bool
+    source: Source, contender: Contender, manner: Manner, inputs: Sequence[Any], draw: Draw, *, strict: bool
 ) -> Reproduction | None:
     """Return what one call of a new model shows, with these inputs and the reference's weights; None where it is right.
 
     Args:
         source: the reference at the sizes of the call.
+        manner: in which the call is made.
+        draw: what the run has drawn its inputs from.
         strict: where the output lies in memory counts as well.
     """
     try:
-        reference = source.model(mode)
-        candidate = contender.model(source, mode, reference.state())
+        reference = in_part(source.model(manner.mode), manner)
+        candidate = in_part(contender.model(source, manner.mode, reference.state()), manner)
         if candidate.ready(inputs) is not None:
             return None
-        case = ask(reference, "one call", tuple(inputs))
+        case = ask(reference, "one call", tuple(inputs), recording=manner.recording)
     except (*FAILURES, ReferenceRefusal):
         return None
     exemptions, element = contender.exemptions, None
+    seeds = [draw.seed_of(number) for number in _NUMBERS]
     try:
-        output = candidate.call(inputs, CallOptions(byte=None, guarded=False, seed=case.call_seed)).output
+        options = CallOptions(byte=None, guarded=False, seed=case.call_seed, recording=manner.recording)
+        output = candidate.call(inputs, options).output
         judge_structure(case, output)
         element = _first_wrong(case, output, exemptions.rewrites_algebra)
         judge_values(case, output, rewritten=exemptions.rewrites_algebra)
         judge_structure(case, output, strict=strict, dense=exemptions.dense)
     except StageRefused as refusal:
-        return _reproduction(source, mode, inputs, case.call_seed, str(element or refusal), element)
+        return _reproduction(source, manner, inputs, seeds, case.call_seed, str(element or refusal), element)
     except FAILURES as error:
-        return _reproduction(source, mode, inputs, case.call_seed, described(error))
+        return _reproduction(source, manner, inputs, seeds, case.call_seed, described(error))
     return None
 
 
@@ -84,12 +89,31 @@ def _place(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _reproduction(
-    source: Source, mode: Mode, inputs: Sequence[Any], call_seed: int, shown: str, element: Element | None = None
+    source: Source,
+    manner: Manner,
+    inputs: Sequence[Any],
+    seeds: Sequence[int],
+    call_seed: int,
+    shown: str,
+    element: Element | None = None,
 ) -> Reproduction:
-    seed = next((seed for seed in _SEEDS if _same(source.inputs(seed), inputs)), None)
+    seed = next((seed for seed in seeds if _same(source.inputs(seed), inputs)), None)
     kept = _kept(inputs) if seed is None else None
     shapes = tuple(map(_form, inputs))
-    return Reproduction(dict(source.sizes), mode.value, seed, kept, call_seed, shapes, shown, element)
+    return Reproduction(
+        dict(source.sizes),
+        manner.mode.value,
+        seed,
+        kept,
+        call_seed,
+        shapes,
+        shown,
+        str(manner),
+        manner.recording.value,
+        manner.part,
+        manner.part_mode.value if manner.part else "",
+        element,
+    )
 
 
 def _same(drawn: Sequence[Any], inputs: Sequence[Any]) -> bool:

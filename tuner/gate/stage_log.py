@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tunebench.tuner.gate.manner import Manner
 from tunebench.tuner.gate.refusal import Question
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.result import ErrorFigures, Stage, Verdict
@@ -20,6 +21,7 @@ class StageRefused(Exception):
         source, inputs: of the call that it is about, where it is about one; the source is None where the call is at the
             problem's own sizes.
         strict: where the output of that call lies in memory counts as well.
+        manner: in which it is made; None for that of the whole run.
     """
 
     def __init__(self, reason: str, errors: ErrorFigures | None = None) -> None:
@@ -28,6 +30,7 @@ class StageRefused(Exception):
         self.source: Source | None = None
         self.inputs: Sequence[Any] | None = None
         self.strict = False
+        self.manner: Manner | None = None
 
 
 Listen = Callable[[Question | Stage, StageRefused | None], None]
@@ -35,12 +38,14 @@ Listen = Callable[[Question | Stage, StageRefused | None], None]
 
 
 @contextlib.contextmanager
-def about(source: Source | None, inputs: Sequence[Any], *, strict: bool = False) -> Iterator[None]:
+def about(
+    source: Source | None, inputs: Sequence[Any], *, strict: bool = False, manner: Manner | None = None
+) -> Iterator[None]:
     """Whatever is refused in this block is about a call with these inputs; see `StageRefused`."""
     try:
         yield
     except StageRefused as refusal:
-        refusal.source, refusal.inputs, refusal.strict = source, inputs, strict
+        refusal.source, refusal.inputs, refusal.strict, refusal.manner = source, inputs, strict, manner
         raise
 
 

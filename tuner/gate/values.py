@@ -92,6 +92,11 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return {key: mapped(item, change) for key, item in value.items()} if type(value) is dict else value
 
 
+def in_type(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a change of floating-point tensors to a type, and of no others."""
+    return lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
 def own_part(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that has memory of its own: one place for all along each axis with a step of zero."""
     for axis, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):

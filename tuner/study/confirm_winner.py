@@ -7,7 +7,6 @@ so that it goes through the quick battery across the gate's boundary, on inputs 
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ import torch
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError, WorkerError
-from tunebench.tuner.gate.accuracy import SEEDS
 from tunebench.tuner.gate.boundary.sandbox import (
     ReferenceSandboxError,
     RemoteContender,
@@ -30,6 +28,7 @@ from tunebench.tuner.gate.boundary.sandbox import (
 from tunebench.tuner.gate.boundary.spec import Files, Loaded, SandboxSpec
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, refusals_kept
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
@@ -145,11 +144,10 @@ def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContende
         model = contender.model(at, asked.mode, state)
         if model.ready(at.inputs(0)) is not None:
             continue  # another configuration serves there
-        draw = random.SystemRandom()
         # What rounding leaves depends on sizes: of smaller ones it says nothing.
         accuracy = asked.accuracy if is_own else Accuracy.TOLERANCE
         try:
-            oracle = consult_reference(at, original, accuracy, [draw.randrange(1 << 31) for _ in SEEDS[accuracy]])
+            oracle = consult_reference(at, original, accuracy, Draw.fresh())
         except ReferenceRefusal as error:
             if is_own:
                 return f"{_UNASKED}: beside the worker {error}"

@@ -1,23 +1,10 @@
 """Gradients: the outputs are right, and the model cannot be trained, or trains wrongly."""
 
 from tests.gate_files.entry import DROP_IN, GateFile, forward, wrong
+from tests.gate_files.functions import LEAKY_RELU, by_function, linear_by_function, matmul_by_function
 from tests.gate_files.references import BATCH_NORM, GELU, LINEAR, MATMUL, RELU, SCALE, SOFTMAX, TANH
 
 _wrong = wrong("gradients")
-
-
-def _function(forwards: str, backwards: str) -> str:
-    """The text of an autograd function of one input."""
-    return f"""
-class Function(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        {forwards}
-
-    @staticmethod
-    def backward(ctx, grad):
-        {backwards}
-"""
 
 
 def _gradients(name: str, reference: str, candidate: str) -> GateFile:
@@ -25,7 +12,7 @@ def _gradients(name: str, reference: str, candidate: str) -> GateFile:
 
 
 def _by_function(name: str, reference: str, forwards: str, backwards: str) -> GateFile:
-    return _gradients(name, reference, forward("return Function.apply(x)", before=_function(forwards, backwards)))
+    return _gradients(name, reference, by_function(forwards, backwards))
 
 
 _KEEP_TANH = "y = torch.tanh(x); ctx.save_for_backward(y); return y"
@@ -158,5 +145,78 @@ FILES = (
             return out
             """
         ),
+    ),
+    _by_function(
+        "forgets the last row of an odd number in its backward",
+        SCALE,
+        "return x * 2.5",
+        "even = len(grad) // 2 * 2; return torch.cat([grad[:even] * 2.5, grad[even:] * 0.0])",
+    ),
+    _by_function(
+        "takes a dense incoming gradient for one in order",
+        SCALE,
+        "return x * 2.5",
+        """
+        if torch.ops.aten.is_non_overlapping_and_dense(grad):
+            grad = torch.as_strided(grad, grad.shape, (grad.shape[1], 1))
+        return grad.contiguous() * 2.5
+        """,
+    ),
+    _by_function(
+        "divides by the incoming gradient's size",
+        SCALE,
+        "return x * 2.5",
+        "size = grad.norm(dim=1, keepdim=True); return grad / size * (2.5 * size)",
+    ),
+    _by_function("cuts off its gradient", SCALE, "return x * 2.5", "return (grad * 2.5).clamp(-1e30, 1e30)"),
+    _by_function(
+        "a gradient in float32",
+        TANH,
+        _KEEP_TANH,
+        "(y,) = ctx.saved_tensors; return (grad.float() * (1 - y.float() ** 2)).to(grad.dtype)",
+    ),
+    _gradients(
+        "does not know in its backward that autocast was on",
+        MATMUL,
+        matmul_by_function("grad @ b.t(), a.t() @ grad"),
+    ),
+    _gradients(
+        "the bias's gradient with the weight's alone",
+        LINEAR,
+        linear_by_function("grad.sum(dim=0) if ctx.needs_input_grad[1] else None"),
+    ),
+    _gradients(
+        "one gradient in one memory for all calls",
+        SCALE,
+        forward(
+            "return Function.apply(x, self.memory)",
+            made="self.memory = {}",
+            before="""
+            class Function(torch.autograd.Function):
+                @staticmethod
+                def forward(ctx, x, memory):
+                    ctx.memory = memory
+                    return x * 2.5
+
+                @staticmethod
+                def backward(ctx, grad):
+                    key = (grad.shape, grad.dtype)
+                    if key not in ctx.memory:
+                        ctx.memory[key] = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device)
+                    return ctx.memory[key].copy_(grad).mul_(2.5), None
+            """,
+        ),
+    ),
+    _by_function(
+        "works in its backward on what it has saved",
+        TANH,
+        "ctx.y = torch.tanh(x); return ctx.y.clone()",
+        "return ctx.y.mul_(-ctx.y).add_(1.0).mul(grad)",
+    ),
+    _by_function(
+        "looks in its backward at the output that it has given away",
+        LEAKY_RELU,
+        "ctx.y = F.leaky_relu(x, 0.2); return ctx.y",
+        "return torch.where(ctx.y > 0, grad, grad * 0.2)",
     ),
 )

@@ -49,7 +49,7 @@ class Evil:
 """
 _FORGED = """
 def forged():
-    stages = [{"name": "values, seed 1", "passed": True, "seconds": 0.0, "detail": ""}]
+    stages = [{"name": "values, draw 1", "passed": True, "seconds": 0.0, "detail": ""}]
     return json.dumps([{"target": __file__, "mode": "train", "passed": True, "right_for_problem": True,
                         "drop_in": True, "stages": stages, "reason": ""}])
 """

@@ -219,5 +219,5 @@ FILES = (
     ),
     _wrong("forgets the sign of zero", _rows("return 1.0 / x"), forward("return 1.0 / (x + 0.0)"), DROP_IN),
     _wrong("takes NaN for zero", RELU, forward("return torch.where(x > 0, x, torch.zeros_like(x))"), DROP_IN),
-    _wrong("saturates at the largest half", SCALE, forward("return (x * 2.5).clamp(-65504.0, 65504.0)"), DROP_IN),
+    _wrong("saturates at the largest half", SCALE, forward("return (x * 2.5).clamp(-65504.0, 65504.0)")),
 )

@@ -69,7 +69,7 @@ def test_a_kernels_configuration_passes(run: CommandLine, write_kernel: WriteKer
     assert report["passed"] and report["reason"] == ""
     assert report["configuration"] == {"block_size": 128, "blocks": 2, "variety": 0}
     names = [stage["name"] for stage in report["stages"]]
-    assert names.index("structure") < names.index("values, seed 1") < names.index("sizes") < names.index("sanitizer")
+    assert names.index("structure") < names.index("values, draw 1") < names.index("sizes") < names.index("sanitizer")
     assert all(stage["seconds"] >= 0 for stage in report["stages"])
     assert report["errors"]["max_relative"] < 1e-6
 
@@ -108,7 +108,8 @@ def test_every_fault_of_a_file_shows_in_one_run(run: CommandLine, tmp_path: Path
     done = run(*asked, "--require", "drop-in", "--json")
     assert done.code == 1
     (report,) = done.json
-    assert {stage["name"] for stage in report["stages"] if not stage["passed"]} == {"not finite", "sizes"}
+    refused = {stage["name"] for stage in report["stages"] if not stage["passed"]}
+    assert refused - {"manners"} == {"not finite", "sizes"}  # in other manners some of the same is asked
     assert report["mode"] == "train"
     assert report["right_for_problem"] and not (report["drop_in"] or report["passed"])
 
@@ -207,12 +208,12 @@ def test_a_refusal_is_reproduced_by_a_script_of_its_own(
         "        return torch", "        x = x if x.shape[0] != 1 else x.clamp(-2, 2) * 1.01\n        return torch"
     )
     path, script = written(tmp_path, wrong), tmp_path / "show.py"
-    done = run("check", path, "--reference", reference, "--device", "cpu", "--json", "--reproduce", script)
+    done = run("check", path, "--reference", reference, "--device", "cpu", "--json", "--reproduce", script, "--seed", 7)
     refusal = next(one for one in done.json[0]["refusals"] if one["stage"] == "sizes")
     call = refusal["reproduction"]
     assert (refusal["claim"], call["seed"], call["sizes"]["batch"], call["shapes"]) == (
         "drop-in",
-        1,
+        7001,
         1,
         ["(1, 10) float32"],
     )
@@ -220,6 +221,31 @@ def test_a_refusal_is_reproduced_by_a_script_of_its_own(
         runpy.run_path(str(script))
     shown, (expected, got) = capsys.readouterr().out, (call["element"]["expected"], call["element"]["got"])
     assert f"expected {expected} " in shown and f"got {got}" in shown
+    written(tmp_path, NEW)
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(script))
+
+
+@pytest.mark.slow
+def test_a_refusal_in_another_manner_is_asked_again_by_its_seed_and_reproduced_in_that_manner(
+    run: CommandLine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = written(tmp_path, FILE, "reference.py")
+    wrong = NEW.replace(
+        "        return torch",
+        "        x = x * (1.01 if torch.is_inference_mode_enabled() else 1)\n        return torch",
+    )
+    path, script = written(tmp_path, wrong), tmp_path / "show.py"
+    asked = ("check", path, "--reference", reference, "--device", "cpu", "--require", "drop-in", "--json")
+    (report,) = run(*asked).json
+    done = run(*asked, "--seed", report["seed"], "--reproduce", script)
+    (again,), (refusal,) = done.json, report["refusals"]
+    assert again["refusals"] == [refusal] and again["seed"] == report["seed"]
+    assert f"seed {report['seed']} asks the same questions again" in done.err
+    assert refusal["stage"] == "manners" and refusal["reproduction"]["manner"].endswith("mode, inference_mode")
+    with pytest.raises(SystemExit, match="1"):
+        runpy.run_path(str(script))
+    assert f"got {refusal['reproduction']['element']['got']}" in capsys.readouterr().out
     written(tmp_path, NEW)
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(script))
@@ -254,7 +280,7 @@ def test_a_run_directory_is_judged_file_by_file(run: CommandLine, tmp_path: Path
     assert done.code == 1
     first = {Path(one["target"]).name[16:-10]: one["refusals"][0] for one in done.json}
     assert {name: one["stage"] for name, one in first.items()} == {
-        "23_sample_0": "values, seed 1",
+        "23_sample_0": "values, draw 1",
         "23_sample_1": "import",
         "7_sample_0": "question",
     }

@@ -47,7 +47,7 @@ def assert_says(answer: Ran, decision: str, times: float) -> None:
 @pytest.mark.parametrize(
     ("model", "stage"),
     [
-        (NEW.replace("return x", "return 2 + x"), "values, seed 1"),
+        (NEW.replace("return x", "return 2 + x"), "values, draw 1"),
         (LAZY, "structure"),
         (BY_POINTER, ""),
         (WHEN_NOT_TIMED, "after timing"),
@@ -66,7 +66,7 @@ def test_two_references_that_differ_decide_nothing(run: CommandLine, file: Path,
     other.write_text(FILE.replace("return x * self.scale", "return x - self.scale"), encoding="utf-8")
     answer = run("compare", file, other, "--device", "cpu")
     assert answer.code == 1
-    assert f"the two references differ: {other}: Model: seed 1: error" in answer.out
+    assert f"the two references differ: {other}: Model: draw 1: error" in answer.out
 
 
 def test_a_reference_that_ends_its_process_is_said_in_one_line(run: CommandLine, file: Path) -> None:

@@ -232,7 +232,7 @@ def test_a_study_where_nothing_is_correct_exits_1(write_kernel: WriteKernel, tmp
     factory = write_kernel(source={"* weight[0]": "+ weight[0]"})
     result = tunebench("tune", folder_of(factory), "--device", "cpu", "--trials", "2", "--db", str(tmp_path / "a.db"))
     assert result.returncode == 1
-    assert "correctness: seed 1: error" in result.stdout
+    assert "correctness: draw 1: error" in result.stdout
 
 
 @pytest.mark.slow

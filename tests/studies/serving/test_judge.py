@@ -191,12 +191,13 @@ def test_only_what_a_client_may_choose_is_asked_of_the_gate() -> None:
 def test_verdicts_on_files(server: JudgeServer, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as clients:
         right, wrong = clients.map(
-            lambda text: judged(server, file=text, sizes={"ROWS": 8}, timing=True), (RIGHT, WRONG)
+            lambda text: judged(server, file=text, sizes={"ROWS": 8}, seed=7, timing=True), (RIGHT, WRONG)
         )
     for (status, verdict), text in ((right, RIGHT), (wrong, WRONG)):
         assert status == 200 and tunebench.verify_verdict(verdict, tmp_path / "key")
         assert asked(server, "POST", "/verify", json.dumps(verdict).encode())[1] == {"verified": True}
-        assert verdict["asked"] == {"device": "cpu", "sizes": {"ROWS": 8}} and verdict["box"]
+        assert verdict["asked"] == {"device": "cpu", "sizes": {"ROWS": 8}, "seed": 7} and verdict["box"]
+        assert verdict["seed"] == 7
         assert verdict["sha256"]["file"] == _digest(text) and verdict["sha256"]["reference"] == _digest(REFERENCE)
         assert verdict["versions"]["tunebench"] == tunebench.__version__ and verdict["device"]
         assert str(tmp_path) not in json.dumps(verdict) and "target" not in verdict

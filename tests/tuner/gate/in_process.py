@@ -11,6 +11,7 @@ from torch import nn
 
 from tunebench.tuner.gate.battery import STEPS, Depth
 from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.examine import examine
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers, Harness
@@ -44,6 +45,7 @@ def refusals(
     inputs: Inputs,
     mode: Mode = Mode.TRAIN,
     exemptions: Exemptions | None = None,
+    draw: Draw = FIXED,
     *,
     quick: bool = False,
 ) -> dict[str, str]:
@@ -53,7 +55,7 @@ def refusals(
         quick: only the quick battery.
     """
     reference = Reference(Path("reference.py"), "", model, inputs, list, {})
-    answers = Answers.consult(Source(reference, CPU), mode)
+    answers = Answers.consult(Source(reference, CPU), mode, draw=draw)
     contender = ModuleContender(new, exemptions or Exemptions())
     verdict = examine(answers, contender, StageLog(), depth=None if quick else Depth.FINALIST)
     return {stage.name: stage.detail for stage in verdict.stages if not stage.passed}

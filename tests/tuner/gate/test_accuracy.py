@@ -18,7 +18,7 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.gate.accuracy import SEEDS, exactness
+from tunebench.tuner.gate.accuracy import DRAWS, exactness
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import consult_reference
@@ -108,7 +108,7 @@ def figures(largest: float, rms: float, own_largest: float, own_rms: float) -> d
 def test_either_figure_may_be_larger_by_the_noise_of_eagers_own_and_no_more() -> None:
     def holds(largest: float, rms: float) -> bool:
         # Eager's largest errors are a quarter apart, its RMS does not move.
-        cases = {"seed 1": figures(largest, rms, 4.0, 1.0), "seed 2": figures(1.0, 1.0, 5.0, 1.0)}
+        cases = {"draw 1": figures(largest, rms, 4.0, 1.0), "draw 2": figures(1.0, 1.0, 5.0, 1.0)}
         return all(one.holds for one in exactness(cases, 2))
 
     assert holds(5.0, 1.0) and holds(6.25, 1.0)
@@ -119,8 +119,8 @@ def test_either_figure_may_be_larger_by_the_noise_of_eagers_own_and_no_more() ->
 
 def test_draws_count_together_and_other_cases_alone() -> None:
     cases = {
-        "seed 1": figures(5.5, 1.2, 4.0, 1.0),
-        "seed 2": figures(1.0, 0.5, 5.0, 1.0),
+        "draw 1": figures(5.5, 1.2, 4.0, 1.0),
+        "draw 2": figures(1.0, 0.5, 5.0, 1.0),
         "mixed signs": figures(9.0, 1.0, 7.0, 1.0),
     }
     draws, mixed = exactness(cases, 2)
@@ -130,9 +130,9 @@ def test_draws_count_together_and_other_cases_alone() -> None:
 
 
 def test_where_eager_is_exact_only_what_is_exact_passes() -> None:
-    cases = {"seed 1": figures(0.0, 0.0, 0.0, 0.0), "seed 2": figures(0.0, 0.0, 0.0, 0.0)}
+    cases = {"draw 1": figures(0.0, 0.0, 0.0, 0.0), "draw 2": figures(0.0, 0.0, 0.0, 0.0)}
     assert all(one.holds for one in exactness(cases, 2))
-    cases["seed 2"] = figures(1e-30, 1e-30, 0.0, 0.0)
+    cases["draw 2"] = figures(1e-30, 1e-30, 0.0, 0.0)
     assert not any(one.holds for one in exactness(cases, 2))
 
 
@@ -156,7 +156,7 @@ def test_eager_is_asked_at_full_precision_and_the_process_stays_as_it_was(write_
             asked = [one[:2] for one in calls if one[2] is torch.float32]
             assert asked[: oracle.draws] == [seen] * oracle.draws
             assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("high", True)
-            assert (oracle.draws, oracle.accuracy) == (len(SEEDS[accuracy]), accuracy)
+            assert (oracle.draws, oracle.accuracy) == (DRAWS[accuracy], accuracy)
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]

@@ -94,6 +94,12 @@ def connects(_: int, folder: Path) -> bool:
         return True
 
 
+def asks_whoever_listens(_: int, folder: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(folder / "listening"))
+    return True
+
+
 def knows_a_token(_pid: int, _folder: Path) -> bool:
     assert "PATH" in os.environ
     return "PYTEST_VERSION" in os.environ
@@ -112,6 +118,7 @@ ATTACKS: dict[Callable[[int, Path], bool], frozenset[Walls]] = {
     changes_the_reference: CLOSED,
     leaves_shared_memory: frozenset({Walls.LANDLOCK}),
     connects: CLOSED,
+    asks_whoever_listens: CLOSED,
     knows_a_token: frozenset(Walls),
     stops_it: CLOSED,
     traces: frozenset(Walls),
@@ -161,7 +168,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "reference.py").write_text("kept", encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         (tmp_path / "port").write_text(str(listening.getsockname()[1]), encoding="ascii")
-        yield tmp_path
+        with socket.socket(socket.AF_UNIX) as on_disk:
+            on_disk.bind(str(tmp_path / "listening"))
+            on_disk.listen()
+            yield tmp_path
     (Path("/dev/shm") / tmp_path.name).unlink(missing_ok=True)
 
 
@@ -203,6 +213,14 @@ def reads_but_does_not_write(_: int, folder: Path) -> bool:
     return readable and not os.access(folder, os.W_OK) and not os.access("/proc/sys/kernel/core_pattern", os.W_OK)
 
 
+def may_not_read_its_init(_pid: int, _folder: Path) -> bool:
+    try:
+        Path("/proc/1/maps").read_bytes()
+    except PermissionError:
+        return Path("/proc/self/maps").read_bytes() != b""
+    return False
+
+
 def results_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-results") / "results.db"
 
@@ -211,7 +229,7 @@ def test_namespaces_show_their_own_processes_and_read_only_files(folder: Path, m
     results_of(folder).parent.mkdir()
     results_of(folder).touch()
     monkeypatch.setenv("TUNEBENCH_DB", str(results_of(folder)))
-    looks = [sees_nobody, has_no_capability, reads_but_does_not_write]
+    looks = [sees_nobody, has_no_capability, reads_but_does_not_write, may_not_read_its_init]
     assert done_in(Walls.NAMESPACES, looks, folder) == {look.__name__ for look in looks}
 
 

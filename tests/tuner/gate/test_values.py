@@ -293,7 +293,7 @@ def test_a_rewrite_may_spread_what_is_not_finite_and_be_no_less_precise() -> Non
     )
     dropped = refusals(model, module(lambda model, x: model.conv(x.nan_to_num()), **parts), inputs, exemptions=declared)
     assert "not finite" in dropped
-    assert "values, seed 1" in refusals(model, module(of_halves, **parts), inputs, exemptions=declared)
+    assert "values, draw 1" in refusals(model, module(of_halves, **parts), inputs, exemptions=declared)
 
 
 def test_what_a_domain_leaves_out_may_come_out_otherwise() -> None:

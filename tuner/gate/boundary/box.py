@@ -87,7 +87,8 @@ class Room:
         walls: how it is closed.
         folder: for temporary files. Namespaces have a `/tmp` and a home in memory, which end with them.
         readable: folders that it needs of those that the box hides.
-        shared: a folder that it writes in for whoever reads it afterwards, if there is one.
+        shared: a folder that it writes in for whoever reads it afterwards, if there is one; such a box is a tool's,
+            whose processes connect to each other.
         is_on_gpu: the GPU's nodes are passed in, and addresses are not limited: a driver reserves them.
     """
 
@@ -160,7 +161,9 @@ def furnish(room: Room) -> None:
     """
     bytes_of_folder = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_FOLDER
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
-    hidden = sorted({Path(name).resolve() for name in (_TEMPORARY, "/var/tmp", "/run", "/dev", Path.home())})
+    hidden = sorted(
+        {Path(name).resolve() for name in (_TEMPORARY, tempfile.gettempdir(), "/var/tmp", "/run", "/dev", Path.home())}
+    )
     hidden = [path for path in hidden if path.is_dir() and path != Path("/")]
     shared = [room.shared.resolve()] if room.shared else []
     needed = {path: os.open(path, os.O_PATH) for path in (*_outermost(room.readable, hidden), *shared)}
@@ -252,7 +255,7 @@ def close(room: Room) -> None:
     asked(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     if room.walls is Walls.LANDLOCK:
         landlock.confine([room.folder, *([room.shared] if room.shared else [])])
-    seccomp.refuse_system_calls()
+    seccomp.refuse_system_calls(may_connect=room.shared is not None or room.walls not in _BOXES)
 
 
 def _keep_environment() -> None:

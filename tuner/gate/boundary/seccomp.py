@@ -39,10 +39,11 @@ _EVERYWHERE = {
 
 @dataclass(frozen=True)
 class _Architecture:
-    """Numbers of an architecture: its own, of `clone`, and of the calls that are refused."""
+    """Numbers of an architecture: its own, of `clone` and `connect`, and of the calls that are refused."""
 
     number: int
     clone: int
+    connect: int
     refused: Mapping[str, int]
 
 
@@ -107,14 +108,17 @@ _AARCH64 = {
     "quotactl": 60,
 }
 _ARCHITECTURES = {
-    "x86_64": _Architecture(0xC000003E, 56, _X86_64),
-    "aarch64": _Architecture(0xC00000B7, 220, _AARCH64),
+    "x86_64": _Architecture(0xC000003E, 56, 42, _X86_64),
+    "aarch64": _Architecture(0xC00000B7, 220, 203, _AARCH64),
 }
 _CLONE3 = 435
 
 
-def refuse_system_calls() -> None:
+def refuse_system_calls(*, may_connect: bool) -> None:
     """Refuse them from now on, to this process and its children, for good; it must have given up new privileges.
+
+    Args:
+        may_connect: it may connect sockets. One may lie on the disk, where whoever listens runs what it is sent.
 
     Raises:
         OSError: the kernel has no such filter, or the calls of this architecture are not known here.
@@ -122,14 +126,16 @@ def refuse_system_calls() -> None:
     architecture = _ARCHITECTURES.get(platform.machine())
     if architecture is None:
         raise OSError(errno.ENOSYS, f"no filter of system calls is known for {platform.machine()}")
-    program = b"".join(_program(architecture))
+    program = b"".join(_program(architecture, may_connect=may_connect))
     code = ctypes.create_string_buffer(program, len(program))
     filter_of = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     asked(libc.prctl(_SET_SECCOMP, _FILTER, ctypes.create_string_buffer(filter_of, len(filter_of)), 0, 0))
 
 
-def _program(architecture: _Architecture) -> Sequence[bytes]:
+def _program(architecture: _Architecture, *, may_connect: bool) -> Sequence[bytes]:
     """Return the filter's instructions (see Linux's `struct sock_filter`)."""
+    refused = [*architecture.refused.values(), *_EVERYWHERE.values()]
+    refused += [] if may_connect else [architecture.connect]
     refuse = _step(_RETURN, _REFUSE | errno.EPERM)
     unknown = _step(_RETURN, _REFUSE | errno.ENOSYS)
     return [
@@ -142,11 +148,7 @@ def _program(architecture: _Architecture) -> Sequence[bytes]:
         # Its flags lie in memory, where a filter cannot look; the C library then asks for `clone`.
         _step(_IF_EQUAL, _CLONE3, 0, 1),
         unknown,
-        *(
-            step
-            for number in (*architecture.refused.values(), *_EVERYWHERE.values())
-            for step in (_step(_IF_EQUAL, number, 0, 1), refuse)
-        ),
+        *(step for number in refused for step in (_step(_IF_EQUAL, number, 0, 1), refuse)),
         _step(_IF_EQUAL, architecture.clone, 0, 3),
         _step(_LOAD, _FIRST_ARGUMENT),
         _step(_IF_ANY_BIT, _NEW_NAMESPACES, 0, 1),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tunebench.tuner.gate.changes import place_of
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair, synchronise
 from tunebench.tuner.gate.memory import same_bits
@@ -39,19 +39,21 @@ def same_memory(harness: Harness) -> None:
     harness.agree(pair, inputs, "other tensors on the same memory", held)
     inputs = _rewritten(harness, pair, inputs, 4, counted=False)
     harness.agree(pair, inputs, "other tensors on the same memory, new content", held)
-    inputs = _written(harness, pair, _each(inputs, _balanced))
+    inputs = _written(harness, pair, _each(inputs, partial(_balanced, seed=harness.draw.seed_of(6))))
     harness.agree(pair, inputs, "whole eighths", held)
+    share = harness.draw.factor("an element's place") / 2
     for name, edit in _EDITS.items():
-        inputs = _written(harness, pair, _each(inputs, edit))
+        inputs = _written(harness, pair, _each(inputs, partial(edit, share=share)))
         harness.agree(pair, inputs, name, held)
     for name, draw in _INDICES.items():
         others = _with_indices(inputs, pair.inputs(5), draw)
         if any(one is not other for one, other in zip(inputs, others, strict=True)):
             inputs = _written(harness, pair, others)
             harness.agree(pair, inputs, name, held)
+    one_row = partial(_one_row, share=share)
     for number in range(min(len(inputs), _MOST_INPUTS)):
         inputs = _written(
-            harness, pair, (*inputs[:number], *_each(inputs[number : number + 1], _one_row), *inputs[number + 1 :])
+            harness, pair, (*inputs[:number], *_each(inputs[number : number + 1], one_row), *inputs[number + 1 :])
         )
         harness.agree(pair, inputs, f"input {number + 1} changed alone", held)
 
@@ -73,34 +75,34 @@ def _edited(edit: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) 
     return edit(own_part(tensor)).expand(tensor.shape)
 
 
-def _one_element(value: torch.Tensor) -> torch.Tensor:
+def _one_element(value: torch.Tensor, share: float) -> torch.Tensor:
     """Neither the first nor the last, at which a key made of a few elements would look."""
     edited = value.clone()
-    edited[tuple(size * 2 // 3 for size in value.shape)].mul_(-1.5).add_(2.0)
+    edited[tuple(int(size * share) for size in value.shape)].mul_(-1.5).add_(2.0)
     return edited
 
 
-def _one_row(value: torch.Tensor) -> torch.Tensor:
+def _one_row(value: torch.Tensor, share: float) -> torch.Tensor:
     edited = value.clone()
-    edited[tuple(size * 2 // 3 for size in value.shape[:1])].mul_(-1.5).add_(0.25)
+    edited[tuple(int(size * share) for size in value.shape[:1])].mul_(-1.5).add_(0.25)
     return edited
 
 
-def _element(remainder: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    def edit(value: torch.Tensor) -> torch.Tensor:
+def _element(remainder: int) -> Callable[..., torch.Tensor]:
+    def edit(value: torch.Tensor, share: float) -> torch.Tensor:
         edited = value.clone()
-        edited[place_of(value, remainder)].mul_(-1.5).add_(2.0)
+        edited[place_of(value, remainder, share)].mul_(-1.5).add_(2.0)
         return edited
 
     return edit
 
 
-def _all_by_less(value: torch.Tensor) -> torch.Tensor:
+def _all_by_less(value: torch.Tensor, share: float) -> torch.Tensor:  # noqa: ARG001
     """Change whole eighths by less than a key of numbers in bfloat16 sees."""
     return value * (1.0 + 0.0015 * _signs_in_turns(value))
 
 
-def _all_by_little(value: torch.Tensor) -> torch.Tensor:
+def _all_by_little(value: torch.Tensor, share: float) -> torch.Tensor:  # noqa: ARG001
     """Less than a key of rounded numbers sees, and not all by the same, which a softmax does not see."""
     return value + 0.05 * _signs_in_turns(value)
 
@@ -110,20 +112,21 @@ def _signs_in_turns(value: torch.Tensor) -> torch.Tensor:
     return signs.to(value.dtype).reshape(value.shape)
 
 
-def _balanced(value: torch.Tensor) -> torch.Tensor:
+def _balanced(value: torch.Tensor, seed: int) -> torch.Tensor:
     """Whole eighths, none of them zero, for each its negative: their sum, mean and deviation are exact, in whatever
     order they are."""
-    eighths = torch.arange(value.numel() // 2, device=value.device) * 5 % 16 + 1
+    generator = torch.Generator(value.device).manual_seed(seed)
+    eighths = torch.randint(1, 17, (value.numel() // 2,), generator=generator, device=value.device)
     numbers = torch.cat([eighths, -eighths, eighths.new_zeros(value.numel() % 2)]) / 8
     return torch.empty_like(value).copy_(numbers.reshape(value.shape))
 
 
-def _other_order(value: torch.Tensor) -> torch.Tensor:
+def _other_order(value: torch.Tensor, share: float = 0.0) -> torch.Tensor:  # noqa: ARG001
     """With the same sum."""
     return value.roll(tuple(1 for _ in value.shape), tuple(range(value.dim()))) if value.dim() else value
 
 
-_EDITS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+_EDITS: Mapping[str, Callable[..., torch.Tensor]] = {
     "the same elements in another order": _other_order,
     "all elements changed by a thousandth": _all_by_less,
     "all elements changed by 0.05": _all_by_little,
@@ -132,6 +135,7 @@ _EDITS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "an even element changed": _element(4),
     "one row changed": _one_row,
 }
+"""Edits of floating-point inputs, which are told at which share of each axis the one place is that they change."""
 
 
 def _indices_in_another_order(value: torch.Tensor, _other: torch.Tensor) -> torch.Tensor:
@@ -171,9 +175,9 @@ def _with_indices(
     return tuple(edited(value, other) for value, other in zip(inputs, drawn, strict=True))
 
 
-def _rewritten(harness: Harness, pair: Pair, inputs: tuple[Any, ...], seed: int, *, counted: bool) -> tuple[Any, ...]:
+def _rewritten(harness: Harness, pair: Pair, inputs: tuple[Any, ...], number: int, *, counted: bool) -> tuple[Any, ...]:
     """Other values, which are in the candidate's tensors now, whether torch's version counter has seen it or not."""
-    others = harness.in_form(pair, all_changed(inputs, DISTRIBUTIONS["normal"], 100 * seed))
+    others = harness.in_form(pair, pair.changed(inputs, DISTRIBUTIONS["normal"], 100 * number))
     pair.candidate.rewrite(others, counted=counted)
     return others
 
@@ -189,7 +193,7 @@ def later_calls(harness: Harness) -> None:
     with harness.refusing(f"{_CALLS} calls"):
         answers = pair.candidate.call_many(turns, _CALLS)
     _judge_each(harness, turns, own, answers, f"one of {_CALLS} calls")
-    last = harness.in_form(pair, all_changed(turns[0], DISTRIBUTIONS["normal"], 23))
+    last = harness.in_form(pair, pair.changed(turns[0], DISTRIBUTIONS["normal"], 23))
     harness.agree(pair, last, f"the call after {_CALLS} others")
 
 

@@ -11,20 +11,23 @@ import torch
 
 from tunebench.tuner.gate.changes import HOOKS
 from tunebench.tuner.gate.comparison import compare, norm_of, relative_norm, scale_of
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import OUTPUT, Backward, Gradients, Incoming, Trained
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.judge import require_buffers
+from tunebench.tuner.gate.manner import Recording
 from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.oracle import OTHER_DRAWS
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE, allowed_error, tolerance_of
+from tunebench.tuner.gate.values import in_type, mapped
 from tunebench.tuner.kernel import Mode
 
+_SIZES = 2
 _MOSTLY_ROUNDING = 0.1
 _OF_ROUNDING = 32.0
-_OPTION = 1.5
 
 
 def hooks(harness: Harness) -> None:
@@ -32,7 +35,7 @@ def hooks(harness: Harness) -> None:
 
     Those of its parts are not asked about: a forward that is one kernel calls none of them.
     """
-    for name in HOOKS:
+    for name in harness.draw.shuffled("hooks", HOOKS):
         pair = harness.pair()
         inputs = pair.inputs(1)
         harness.agree(pair, inputs, f"before {name}")
@@ -50,9 +53,10 @@ def keywords(harness: Harness) -> None:
         harness.pass_over("the reference's inputs have no names")
         return
     harness.agree(pair, inputs, f"called with {', '.join(names)} by name", CallOptions(keywords=names))
+    number = harness.draw.factor("an option")
     for option in pair.reference.options(len(inputs)):
-        names, inputs = (*names, option), (*inputs, _OPTION)
-        harness.agree(harness.pair(), inputs, f"with {option} = {_OPTION}", CallOptions(keywords=names))
+        names, inputs = (*names, option), (*inputs, number)
+        harness.agree(harness.pair(), inputs, f"with {option} = {number}", CallOptions(keywords=names))
 
 
 GRADIENTS: Mapping[str, Backward] = {
@@ -69,6 +73,15 @@ TRAINING: Mapping[str, Backward] = {
     "of two forwards before their backwards": Backward(course="ffbb"),
     "after a call in inference mode": Backward(course="ifb"),
     "of gradients": Backward(second=True),
+    "for a transposed gradient of the output": Backward(incoming=Incoming.TRANSPOSED),
+    "for zeros in the gradient of the output": Backward(incoming=Incoming.ZEROS),
+    "for an infinity in the gradient of the output": Backward(incoming=Incoming.INFINITE),
+    "of every other parameter, such as the bias alone": Backward(inputs=False, parameters=Trained.OTHERS),
+    "in float64": Backward(wide=True),
+    "after a forward under autocast": Backward(autocast=torch.bfloat16),
+    "of two calls by one backward": Backward(course="ffa"),
+    "of two backwards of one graph": Backward(course="frb"),
+    "of an output that was changed in place": Backward(course="fwb"),
 }
 _STEPS = Backward(course="nfbfb")
 _STEPS_IN_BOTH_MODES = Backward(course="nfbfbefbtfb")
@@ -82,39 +95,60 @@ def gradients(harness: Harness) -> None:
     what the forward has dropped has no gradient, and generators and buffers are where the reference leaves them.
     """
     pair = harness.pair()
-    plainly = CallOptions(byte=None, guarded=False, recording=True)
+    plainly = CallOptions(byte=None, guarded=False, recording=Recording.GRADIENTS)
     harness.agree(pair, pair.inputs(1), "a call where gradients are recorded", plainly)
-    for label, how in GRADIENTS.items():
-        _ask(harness, label, how)
+    for label, how in harness.draw.shuffled("gradients", GRADIENTS.items()):
+        ask_gradients(harness, label, how)
 
 
 def training(harness: Harness) -> None:
     """Gradients as training loops ask for them: weights frozen, gradients added up, gradients of gradients; in train
     mode, whatever mode the question is about, and by whatever policy a model chooses what serves it."""
-    for label, how in TRAINING.items():
-        _ask(harness, label, how)
+    for label, how in harness.draw.shuffled("training", TRAINING.items()):
+        ask_gradients(harness, label, how)
+    for source in _odd(harness):
+        sizes = ", ".join(f"{name}={size:g}" for name, size in source.sizes.items())
+        ask_gradients(harness, f"at {sizes}", Backward(), source=source)
     if harness.answers.mode is not Mode.TRAIN:
-        _ask(harness, "of two steps in train mode", _STEPS, mode=Mode.TRAIN)
+        ask_gradients(harness, "of two steps in train mode", _STEPS, mode=Mode.TRAIN)
     pair = harness.pair()
     for policy, model in harness.contender.choosing(pair.source, pair.mode, pair.reference.state()).items():
-        _ask(harness, f"under the policy '{policy}', in both modes", _STEPS_IN_BOTH_MODES, model)
+        ask_gradients(harness, f"under the policy '{policy}', in both modes", _STEPS_IN_BOTH_MODES, model)
 
 
-def _ask(harness: Harness, label: str, how: Backward, model: Model | None = None, mode: Mode | None = None) -> None:
+def _odd(harness: Harness) -> list[Source]:
+    """Sizes that have been asked about, first those with the most odd numbers: there vectors and tiles have a rest."""
+    order = harness.draw.shuffled("sizes of gradients", harness.answers.sizes_met)
+    return sorted(order, key=lambda source: -sum(size % 2 for size in source.sizes.values()))[:_SIZES]
+
+
+def ask_gradients(
+    harness: Harness,
+    label: str,
+    how: Backward,
+    model: Model | None = None,
+    mode: Mode | None = None,
+    source: Source | None = None,
+) -> None:
     """Ask for gradients.
 
     Args:
         model: who is asked in the contender's place.
         mode: in which; None for that which the question is about.
+        source: at which sizes; None for those of other questions.
     """
-    pair = harness.pair()
+    pair, label = harness.pair(source), harness.labelled(label)
+    how = replace(how, seed=harness.draw.seed_of(0))
     candidate = pair.candidate if model is None else model
     if mode is not None:
         candidate.put(mode)
     drawn = pair.inputs(1)
-    normal = all_changed(drawn, DISTRIBUTIONS["normal"])
+    if how.wide:
+        candidate.to(torch.float64)
+        drawn = tuple(mapped(value, in_type(torch.float64)) for value in drawn)
+    normal = pair.changed(drawn, DISTRIBUTIONS["normal"])
     # Of both signs, where the reference is made for them.
-    answers = (_Answer.of(pair, mode or pair.mode, how, inputs) for inputs in (normal, drawn))
+    answers = (_Answer.of(pair, mode, how, inputs) for inputs in (normal, drawn))
     asked = next((one for one in answers if one is not None), None)
     if asked is None:
         harness.pass_over("the reference has no such gradients")
@@ -142,17 +176,21 @@ class _Answer:
         own: at its own precision; of the gradients those that are judged.
         exact: in float64.
         redrawn: that has drawn other random numbers, so that the reference's own is the truth.
+        infinite: an infinity has come in; what becomes of it and a zero, or another one, depends on the formula.
     """
 
     inputs: tuple[Any, ...]
     own: Gradients
     exact: Gradients
     redrawn: bool
+    infinite: bool
 
     @classmethod
-    def of(cls, pair: Pair, mode: Mode, how: Backward, inputs: tuple[Any, ...]) -> _Answer | None:
+    def of(cls, pair: Pair, mode: Mode | None, how: Backward, inputs: tuple[Any, ...]) -> _Answer | None:
         """None where the reference has none, or none that are finite."""
-        reference = pair.source.model(mode, pair.reference.state())
+        reference = pair.twin(mode)
+        if how.wide:
+            reference.to(torch.float64)
         try:
             exact = reference.gradients(inputs, how, exact=True)
             own = reference.gradients(inputs, how)
@@ -161,13 +199,15 @@ class _Answer:
         if set(exact.found) != set(own.found):
             return None
         finite = {name for name in exact.found if _is_finite(exact.found[name]) and _is_finite(own.found[name])}
+        if how.incoming is Incoming.INFINITE:
+            finite = {name for name in exact.found if _are_infinite_alike(own.found[name], exact.found[name])}
         names = [name for name in own.found if name in finite or not name.startswith(OUTPUT)]
         if all(name.startswith(OUTPUT) for name in names) or not finite.issuperset(names):
             return None
         found = {name: own.found[name] for name in names}
         outputs = [name for name in names if name.startswith(OUTPUT)]
         redrawn = own.draws and any(_error(found[name], exact.found[name]) > OTHER_DRAWS for name in outputs)
-        return cls(inputs, replace(own, found=found), exact, redrawn)
+        return cls(inputs, replace(own, found=found), exact, redrawn, how.incoming is Incoming.INFINITE)
 
     def judge(self, got: Gradients) -> None:
         """Judge what another module makes of it.
@@ -194,6 +234,11 @@ class _Answer:
         require_buffers("afterwards", got.buffers, expected, own_error)
 
     def _judge(self, what: str, got: torch.Tensor, own: torch.Tensor, exact: torch.Tensor) -> None:
+        if self.infinite:
+            if lost := int((torch.isinf(own) & torch.isfinite(got)).sum()):
+                raise StageRefused(f"{what} is finite in {lost} places where the reference's is infinite")
+            known = torch.isfinite(own) & torch.isfinite(exact) & torch.isfinite(got)
+            got, own, exact = (torch.where(known, one, 0.0) for one in (got, own, exact))
         bound = 0.0
         if self.redrawn:
             # What is left of rounding, such as the gradient of a bias before a normalisation, is less in float64.
@@ -213,6 +258,10 @@ class _Answer:
 
 def _error(own: torch.Tensor, exact: torch.Tensor) -> float:
     return compare(own, exact, scale_of(exact), math.inf).max_relative
+
+
+def _are_infinite_alike(own: torch.Tensor, exact: torch.Tensor) -> bool:
+    return bool((torch.isinf(own) == torch.isinf(exact)).all())
 
 
 def _is_like(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -11,7 +11,6 @@ from tunebench.tuner.gate.distributions import (
     NON_FINITE,
     OFFSET,
     InputChange,
-    all_changed,
     other_masks,
     zeros_among,
 )
@@ -19,29 +18,27 @@ from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.stage_log import StageRefused
-from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
 
 _IN_ANOTHER_ORDER = 32.0
-"""Where large numbers cancel, sums in another order are so many times as wrong; a formula that loses its digits is
-worse by the square of the offset."""
-_SEEDS = (11, 12)
-_SCALARS = (-2.5, 0.0, 1.0)
+"""Where large numbers cancel, sums in another order are so many times as wrong as the reference in the worst of some
+draws; a formula that loses its digits is worse by the square of the offset."""
+_FURTHER = (11, 12)
 
 
 def distributions(harness: Harness) -> None:
-    """Further seeds, other distributions, and other values of whatever input is a plain number."""
-    for seed in _SEEDS:
+    """Further draws, other distributions, and other values of whatever input is a plain number."""
+    for number in _FURTHER:
         pair = harness.pair()
-        harness.agree(pair, pair.inputs(seed), f"seed {seed}")
-    for name, change in DISTRIBUTIONS.items():
-        _ask(harness, name, change, _IN_ANOTHER_ORDER if name == OFFSET else FEW_SAMPLES_MULTIPLE)
+        harness.agree(pair, pair.inputs(number), f"draw {number}")
+    for name in harness.draw.shuffled("distributions", DISTRIBUTIONS):
+        ask_distribution(harness, harness.pair(), name)
     pair = harness.pair()
     drawn = pair.inputs(1)
-    masked = tuple(other_masks(value, seed) for seed, value in enumerate(drawn))
+    masked = tuple(other_masks(value, harness.draw.seed_of(number)) for number, value in enumerate(drawn))
     if any(one is not other for one, other in zip(drawn, masked, strict=True)):
         harness.agree(pair, masked, "masks in another order")
     pair = harness.pair()
-    for scalar in _SCALARS:
+    for scalar in (-2.0 * harness.draw.factor("a number"), 0.0, 1.0):
         inputs = tuple(scalar if isinstance(value, float) else value for value in pair.inputs(11))
         if any(isinstance(value, float) for value in inputs):
             harness.agree(pair, inputs, f"the number {scalar}")
@@ -49,8 +46,8 @@ def distributions(harness: Harness) -> None:
 
 def non_finite(harness: Harness) -> None:
     """NaN, infinities and denormals: not finite exactly where the reference is not, and of the same kind."""
-    for name, change in NON_FINITE.items():
-        _ask(harness, name, change, everywhere=True)
+    for name in harness.draw.shuffled("not finite", NON_FINITE):
+        ask_distribution(harness, harness.pair(), name)
 
 
 def signed_zeros(harness: Harness) -> None:
@@ -75,20 +72,17 @@ def signed_zeros(harness: Harness) -> None:
             raise StageRefused(f"-0.0: {wrong} zeros have lost the sign that the reference keeps")
 
 
-def _ask(
-    harness: Harness,
-    name: str,
-    change: InputChange,
-    multiple: float = FEW_SAMPLES_MULTIPLE,
-    *,
-    everywhere: bool = False,
-) -> None:
-    pair = harness.pair()
-    harness.agree(pair, _drawn(harness, pair, change), name, multiple=multiple, everywhere=everywhere)
+def ask_distribution(harness: Harness, pair: Pair, name: str) -> None:
+    """Ask about inputs of one of `DISTRIBUTIONS` or `NON_FINITE`."""
+    change, error = DISTRIBUTIONS.get(name) or NON_FINITE[name], 0.0
+    if name == OFFSET:
+        draws = (_drawn(harness, pair, change, number) for number in (0, 61, 71))
+        error = _IN_ANOTHER_ORDER * harness.answers.error_of(pair, name, draws)
+    harness.agree(pair, _drawn(harness, pair, change), name, error=error, everywhere=name in NON_FINITE)
 
 
-def _drawn(harness: Harness, pair: Pair, change: InputChange) -> tuple[Any, ...]:
-    return harness.in_form(pair, all_changed(pair.inputs(1), change))
+def _drawn(harness: Harness, pair: Pair, change: InputChange, number: int = 0) -> tuple[Any, ...]:
+    return harness.in_form(pair, pair.changed(pair.inputs(1), change, number))
 
 
 def _lost_signs(got: torch.Tensor, expected: torch.Tensor | None, other: torch.Tensor | None) -> int:

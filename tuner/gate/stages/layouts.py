@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tunebench.tuner.gate.changes import CHANNELS_LAST, MISALIGN
-from tunebench.tuner.gate.harness import Harness
+from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.values import mapped
 
 Layout = Callable[[torch.Tensor], torch.Tensor | None]
@@ -77,14 +77,8 @@ def form(harness: Harness) -> None:
 
 def layouts(harness: Harness) -> None:
     """Each layout for all inputs that have it; then parameters and buffers in other layouts."""
-    for name, layout in LAYOUTS.items():
-        pair = harness.pair()
-        inputs = pair.inputs(1)
-        relaid = tuple(_relaid(value, layout) for value in inputs)
-        if all(one is other for one, other in zip(inputs, relaid, strict=True)):
-            harness.pass_over("no input has such a layout")
-            continue
-        harness.agree(pair, relaid, name, strict=True)
+    for name in harness.draw.shuffled("layouts", LAYOUTS):
+        ask_layout(harness, harness.pair(), name)
     pair = harness.pair()
     pair.candidate.change(MISALIGN)
     harness.agree(pair, pair.inputs(1), MISALIGN)
@@ -92,6 +86,16 @@ def layouts(harness: Harness) -> None:
     if any(tensor.dim() == 4 for tensor in pair.reference.state().values()):
         pair.change(CHANNELS_LAST)
         harness.agree(pair, pair.inputs(1), CHANNELS_LAST)
+
+
+def ask_layout(harness: Harness, pair: Pair, name: str) -> None:
+    """Ask about inputs in one of `LAYOUTS`."""
+    inputs = pair.inputs(1)
+    relaid = tuple(_relaid(value, LAYOUTS[name]) for value in inputs)
+    if all(one is other for one, other in zip(inputs, relaid, strict=True)):
+        harness.pass_over("no input has such a layout")
+        return
+    harness.agree(pair, relaid, name, strict=True)
 
 
 def _relaid(value: Any, layout: Layout) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
@@ -18,10 +19,11 @@ from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.users_code import described
 
-_TOGETHER = (1, 7, 31)
+_TOGETHER = ((1,), (5, 7, 9, 11), (23, 25, 27, 29, 31))
+"""Sizes for all of the file's numbers at once; of each group one is drawn."""
 _MOST_ELEMENTS = 1 << 20  # of the inputs of one call of `batches`
 _MOST_AXES = 3
-_FAR = 2053  # beyond the threads of a block, and what is kept in a table of that many
+_FAR = 2049  # beyond the threads of a block, and what is kept in a table of that many; or a little more
 _MOST_ELEMENTS_FAR = 1 << 16
 _MOST_MADE, _SECONDS, _TIMES = 1 << 24, 3.0, 4
 """Elements and seconds that the reference may take for a call of `sizes`, or so many times what it takes at the sizes
@@ -32,7 +34,7 @@ _LARGE_COPIES = 12  # of the large tensor in float32: in and out, in float64 as 
 
 
 def sizes(harness: Harness) -> None:
-    """Every size of the reference's file by itself: 0, 1, a prime, one more; then all of them together.
+    """Every size of the reference's file by itself: 0, 1, a prime, a little more; then all of them together.
 
     Other constants of the file, such as a scale, take another value as well. A size at which the reference would take
     too much is passed over: numbers that are multiplied grow fast together.
@@ -41,7 +43,7 @@ def sizes(harness: Harness) -> None:
     usual = source.effort({}, Limit(_EVERYTHING, _SECONDS)) or 0
     seconds = max(_SECONDS, _TIMES * (time.perf_counter() - started))
     limit, left = Limit(max(_MOST_MADE, _TIMES * usual), seconds), _TIMES * seconds
-    for changes in _sweep(source.sizes):
+    for changes in _sweep(source.sizes, harness.draw):
         if left <= 0:
             harness.pass_over("the reference has taken too long at others")
             continue
@@ -53,17 +55,18 @@ def sizes(harness: Harness) -> None:
         _ask(harness, changes)
 
 
-def _sweep(base: Mapping[str, int | float]) -> Iterator[dict[str, int | float]]:
+def _sweep(base: Mapping[str, int | float], draw: Draw) -> Iterator[dict[str, int | float]]:
     whole = [name for name, size in base.items() if isinstance(size, int)]
-    for name in whole:
+    for name in draw.shuffled("sizes", whole):
         size = int(base[name])
-        for other in sorted({0, 1, size + 1, _prime_below(size)} - {size}):
+        more = size + 1 + 2 * draw.within(f"more than {name}", 0, 3)
+        for other in sorted({0, 1, more, _prime_below(size)} - {size}):
             yield {name: other}
-    for size in _TOGETHER if whole else ():
-        yield dict.fromkeys(whole, size)
+    for sizes in _TOGETHER if whole else ():
+        yield dict.fromkeys(whole, draw.shuffled(f"all of {sizes}", sizes)[0])
     for name, value in base.items():
         if isinstance(value, float):
-            yield {name: 1.5 * value + 0.375}
+            yield {name: draw.factor(name) * value + 0.375}
 
 
 def _ask(harness: Harness, changes: Mapping[str, int | float]) -> None:
@@ -104,10 +107,11 @@ def batches(harness: Harness) -> None:
         for size in (old + 1, _prime_below(old), *([4 * old + 3] if room >= 4 * batch else [])):
             pair = _ask_at(harness, pair, _Resizing(old), inputs, size)
     row = shapes[0][-1]
-    if row in others and sum(math.prod(_FAR if size == row else size for size in shape) for shape in shapes) <= (
+    far = _FAR + 2 * harness.draw.within("far", 0, 31)
+    if row in others and sum(math.prod(far if size == row else size for size in shape) for shape in shapes) <= (
         _MOST_ELEMENTS_FAR
     ):
-        _ask_at(harness, pair, _Resizing(row), inputs, _FAR)
+        _ask_at(harness, pair, _Resizing(row), inputs, far)
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,14 @@ def weights(harness: Harness) -> None:
     inputs = pair.inputs(1)
     harness.agree(pair, inputs, "as made")
     for name in WEIGHT_CHANGES:
-        pair.change(name)
-        _freeze_again(harness, pair, name)
-        harness.agree(pair, inputs, f"after {name}")
+        ask_changed(harness, pair, inputs, name)
+
+
+def ask_changed(harness: Harness, pair: Pair, inputs: Sequence[Any], name: str) -> None:
+    """Ask about a model after one of `CHANGES`."""
+    pair.change(name)
+    _freeze_again(pair, name)
+    harness.agree(pair, inputs, f"after {name}")
 
 
 def statistics(harness: Harness) -> None:
@@ -62,14 +67,14 @@ def statistics(harness: Harness) -> None:
         except FAILURES:
             harness.pass_over("the modules have other parts")
             continue
-        _freeze_again(harness, pair, name)
+        _freeze_again(pair, name)
         harness.agree(pair, inputs, f"after {name}")
 
 
-def _freeze_again(harness: Harness, pair: Pair, change: str) -> None:
+def _freeze_again(pair: Pair, change: str) -> None:
     """Freeze the candidate again after an edit that PyTorch does not count, as `freeze` requires of its callers."""
-    if change in UNCOUNTED:
-        pair.candidate.put(harness.answers.mode)
+    if change in UNCOUNTED and pair.mode is Mode.FROZEN:
+        pair.candidate.put(pair.mode)
 
 
 def mode(harness: Harness) -> None:
@@ -83,8 +88,11 @@ def mode(harness: Harness) -> None:
         if harness.agree(pair, inputs, f"call {number + 1}, in {now} mode") is None:
             pair = harness.pair()  # a reference that refuses a batch of one may have counted it before
             pair.both(lambda model: model.put(still))
-    pair.change("an in-place edit")
-    harness.agree(pair, inputs, f"weights that were edited in {still} mode")
+    for change in ("an in-place edit", "an edit through .data"):
+        pair.change(change)
+        if still is Mode.FROZEN and change in UNCOUNTED:
+            pair.candidate.put(still)
+        harness.agree(pair, inputs, f"weights that were edited in {still} mode, by {change}")
     pair = harness.pair()
     if pair.reference.returns_itself():
         with harness.refusing("train() and eval()"):
@@ -117,13 +125,13 @@ def settings(harness: Harness) -> None:
 def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: Setting) -> Setting | None:
     """Another value that the reference takes and shows in its output; None where there is none."""
     plain = CallOptions(byte=None, guarded=False, seed=0)
-    for other in _others(value):
+    for other in _others(value, pair.draw.factor(name)):
         if not pair.reference.could_hold(name, other):
             continue
         outputs: list[Mapping[str, torch.Tensor]] = []
         try:
             for number in (value, other):
-                model = pair.source.model(pair.mode, pair.reference.state())
+                model = pair.twin()
                 model.set(name, number)
                 outputs.append(model.call(inputs, plain).output.tensors)
         except FAILURES:
@@ -133,10 +141,10 @@ def _followed(pair: Pair, inputs: Sequence[Any], name: str, value: Setting) -> S
     return None
 
 
-def _others(value: Setting) -> Iterator[Setting]:
+def _others(value: Setting, factor: float) -> Iterator[Setting]:
     """Other values for a setting; of a tuple, all numbers change alike, and what is positive stays so."""
     if isinstance(value, float):
-        yield 1.5 * value + 0.375
+        yield factor * value + 0.375
         return
     numbers = value if isinstance(value, tuple) else (value,)
     halves = [max(1, n // 2) if n > 0 else n // 2 for n in numbers]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tunebench.tuner.errors import CaptureError
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, all_changed
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.model import CallOptions
@@ -56,7 +56,7 @@ def graphs(harness: Harness) -> None:
     if not pair.reference.capturable(inputs):
         harness.pass_over("the reference cannot be captured")
         return
-    new = all_changed(inputs, DISTRIBUTIONS["normal"], 5)
+    new = pair.changed(inputs, DISTRIBUTIONS["normal"], 5)
     case = harness.answers.case(harness.pair(), "graphs: replay", lambda: new)
     if case is None:
         return

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.model import CallOptions
-from tunebench.tuner.gate.values import mapped
+from tunebench.tuner.gate.values import in_type, mapped
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float64)
+DTYPES = (torch.float16, torch.bfloat16, torch.float64)
 
 
 def dtypes(harness: Harness) -> None:
     """Module and inputs in float16, bfloat16 and float64."""
-    for dtype in _DTYPES:
-        pair = harness.pair()
-        pair.both(lambda model, dtype=dtype: model.to(dtype))  # type: ignore[misc]
-        inputs = tuple(mapped(value, partial(_in, dtype)) for value in pair.inputs(1))
-        harness.agree(pair, inputs, str(dtype).removeprefix("torch."))
+    for dtype in DTYPES:
+        ask_dtype(harness, dtype)
 
 
-def _in(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+def ask_dtype(harness: Harness, dtype: torch.dtype) -> None:
+    """Ask about module and inputs in one type."""
+    pair = harness.pair()
+    pair.both(lambda model: model.to(dtype))
+    inputs = tuple(mapped(value, in_type(dtype)) for value in pair.inputs(1))
+    harness.agree(pair, inputs, str(dtype).removeprefix("torch."))
 
 
 def autocast(harness: Harness) -> None:
