@@ -520,7 +520,7 @@ class FirstLines:
             self._letters += 1
             shown += letter if letter.isprintable() or letter in "\t\n" else "?"
             if self._is_full:
-                shown += "(no more of what is printed here is shown)\n"
+                shown = shown.removesuffix("\n") + "\n(no more of what is printed here is shown)\n"
                 break
         os.write(2, shown.encode())
 
