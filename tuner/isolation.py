@@ -94,6 +94,7 @@ MOST_LINES = 20
 """Limit of the lines that are shown of what one process prints."""
 
 PIPE_BYTES = 1 << 16
+_MOST_LETTERS = 20_000
 _BY_LINE = 1
 """C's _IOLBF."""
 
@@ -506,22 +507,26 @@ class FirstLines:
     """Passes the first lines of what is printed on to standard error, without what controls a terminal."""
 
     def __init__(self) -> None:
-        self._lines = 0
+        self._lines = self._letters = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def take(self, printed: bytes) -> None:
         """Pass on as much of this as may still be shown."""
-        if self._lines > MOST_LINES:
+        if self._is_full:
             return
-        for line in self._decoder.decode(printed).splitlines(keepends=True):
-            if self._lines == MOST_LINES:
-                line = "(no more of what is printed here is shown)\n"  # noqa: PLW2901 - it stands for the rest
-            self._lines += line.endswith("\n") or self._lines == MOST_LINES
-            os.write(
-                2, "".join(letter if letter.isprintable() or letter in "\t\n" else "?" for letter in line).encode()
-            )
-            if self._lines > MOST_LINES:
-                return
+        shown = ""
+        for letter in self._decoder.decode(printed):
+            self._lines += letter == "\n"
+            self._letters += 1
+            shown += letter if letter.isprintable() or letter in "\t\n" else "?"
+            if self._is_full:
+                shown = shown.removesuffix("\n") + "\n(no more of what is printed here is shown)\n"
+                break
+        os.write(2, shown.encode())
+
+    @property
+    def _is_full(self) -> bool:
+        return self._lines >= MOST_LINES or self._letters >= _MOST_LETTERS
 
 
 def _pass_on(reading: int) -> None:

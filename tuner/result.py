@@ -75,7 +75,7 @@ class Stage:
 
     @property
     def passed_over(self) -> tuple[str, ...]:
-        """The cases that were passed over in what was asked, each with its count and the reason."""
+        """The cases that were passed over beside others that were asked, each with its count and the reason."""
         return tuple(part for part in self.detail.split("; ") if _PASSED_OVER in part) if self.passed else ()
 
 
@@ -142,7 +142,7 @@ class Verdict:
 
     @property
     def unshown(self) -> str:
-        """The parts of being a drop-in that could not be asked, with the reason; empty where nothing is."""
+        """The parts of being a drop-in that could not be asked about, with the reason; empty where all were."""
         stages, left = {stage.name: stage for stage in self.stages}, []
         for what, names in _NEEDED.items():
             asked = [stages[name] for name in names if name in stages]

@@ -51,9 +51,11 @@ if TYPE_CHECKING:
         load,
         misses,
         new,
+        serve_judge,
         sweep,
         trials,
         tune,
+        verify_verdict,
         warm,
     )
     from tunebench.studies.sweep.run import SweepReport
@@ -82,7 +84,7 @@ _HOMES = {
     "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
     "tunebench.studies.faces.api": (
         *("Rows", "best", "bundle", "check", "compare", "connect", "explain", "export", "load", "misses", "new"),
-        *("sweep", "trials", "tune", "warm"),
+        *("serve_judge", "sweep", "trials", "tune", "verify_verdict", "warm"),
     ),
     "tunebench.studies.checking.explain": ("Explanation",),
     "tunebench.studies.checking.report": ("CheckReport",),
@@ -155,6 +157,7 @@ __all__ = [
     "record_misses",
     "regress",
     "save_choices",
+    "serve_judge",
     "set_accuracy",
     "set_policy",
     "sweep",
@@ -163,6 +166,7 @@ __all__ = [
     "use_accuracy",
     "use_bundle",
     "use_policy",
+    "verify_verdict",
     "warm",
 ]
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.checking import PRELOADED
+from tunebench.studies.checking.gpu_mode import in_kernelbench_form, is_gpu_mode
 from tunebench.studies.checking.report import CheckReport, Subject
 from tunebench.studies.checking.request import CheckRequest
-from tunebench.studies.checking.submissions import is_submission
+from tunebench.studies.checking.submissions import TextFile, is_submission
 from tunebench.tuner.device import any_gpu, find_device
 from tunebench.tuner.errors import InternalError, KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named, read_text
@@ -27,9 +28,6 @@ from tunebench.tuner.result import Stage, Verdict
 from tunebench.tuner.settings import require_settings, settings_here
 
 _FILE_MODES = (Mode.EVAL, Mode.TRAIN)
-
-TextFile = tuple[Path, str]
-"""A file's path and its text."""
 
 Show = Callable[[CheckRequest, Mode, Question | Stage], None]
 """Called with each question before it is asked, and with each stage as it ends."""
@@ -164,9 +162,14 @@ def _read(request: CheckRequest) -> tuple[TextFile, ...]:
             raise UserError(f"{name}: cannot read: there is no such file; name a Python file with a model")
     target, *others = (Path(name) for name in (request.target, request.reference) if name is not None)
     own = (target, read_text(target))
+    texts = (*((path, read_text(path)) for path in others), own)
+    if is_gpu_mode(own[1]):
+        if not others:
+            raise UserError(f"{target}: a submission to GPU MODE: name the task's reference.py with --reference")
+        return in_kernelbench_form(texts[0], own, request.sizes)
     if "ModelNew" not in own[1]:
         raise KernelFolderError(f"{target}: no ModelNew; the model to check has that name")
-    return (*((path, read_text(path)) for path in others), own)
+    return texts
 
 
 def _settings(request: CheckRequest) -> Mapping[str, str]:

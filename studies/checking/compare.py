@@ -125,14 +125,15 @@ def _about_files(
     given = options.get("settings")
     settings = in_force(Setting, kind) if given is None else parse_settings(cast(Mapping[str, object], given))
     require_settings(settings, kind)
+    sizes = cast(Mapping[str, int | float], options.get("sizes") or {})
     question = FileQuestion(
-        File.read(Path(str(first))),
-        None if second == REFERENCE else File.read(Path(str(second))),
+        *File.read_both(Path(str(first)), None if second == REFERENCE else Path(str(second)), sizes),
         device,
         dtype,
         Mode(mode or Mode.EVAL),
         tuple(declared),
         settings,
+        sizes,
     )
     question.require_reference()
     return question

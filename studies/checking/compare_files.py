@@ -14,6 +14,7 @@ import torch
 
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.studies.checking.compare_report import CompareReport
+from tunebench.studies.checking.gpu_mode import in_kernelbench_form, is_gpu_mode
 from tunebench.studies.checking.telling import exemptions_of
 from tunebench.studies.request.options import Declaration
 from tunebench.tuner.device import Device, find_device
@@ -69,13 +70,22 @@ class File:
     names: frozenset[str]
 
     @classmethod
-    def read(cls, path: Path) -> File:
-        """Read a file.
+    def read_both(cls, first: Path, second: Path | None, sizes: Mapping[str, int | float]) -> tuple[File, File | None]:
+        """Read a file, and the one that it is compared with; see `in_kernelbench_form` for the sizes.
 
         Raises:
-            UserError: it cannot be read, or defines no model.
+            UserError: one cannot be read, or defines no model.
         """
-        text = read_text(path)
+        one = first, read_text(first)
+        if second is None:
+            return cls._of(*one), None
+        other = second, read_text(second)
+        if is_gpu_mode(one[1]):
+            other, one = in_kernelbench_form(other, one, sizes, copies=False)  # which would be timed
+        return cls._of(*one), cls._of(*other)
+
+    @classmethod
+    def _of(cls, path: Path, text: str) -> File:
         names = frozenset(_defined(path, text))
         if not names & {MODEL, NEW}:
             raise UserError(f"{path} defines neither {NEW} nor {MODEL}: KernelBench's form has one of them")
@@ -120,6 +130,7 @@ class FileQuestion:
     mode: Mode
     declared: tuple[Declaration, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, int | float] = field(default_factory=dict)
     box: Box = Box.AUTO
 
     @property
@@ -224,7 +235,8 @@ class _Comparison:
         other = None if file is None or file is own else (file.path, file.text)
         prepare = partial(set_policy, wait=True)  # what is compared is the kernel, whenever it was built
         where = self._device.torch_device
-        files = Files((own.path, own.text), other, {}, asked.dtype, where, prepare=prepare, settings=asked.settings)
+        original, sizes = (own.path, own.text), dict(asked.sizes)
+        files = Files(original, other, sizes, asked.dtype, where, prepare=prepare, settings=asked.settings)
         return files if file is None else replace(files, on_trial=file.model)
 
     def require_agreement(self) -> None:

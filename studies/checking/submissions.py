@@ -12,6 +12,9 @@ from tunebench.studies.checking.request import CheckRequest
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.users_code import MODEL_FILE
 
+TextFile = tuple[Path, str]
+"""A file's path and its text."""
+
 _SAMPLE = re.compile(r"level_(\d+)_problem_(\d+)_sample_\d+_kernel\.py")
 """How KernelBench's `generate_samples.py` calls what a model has written for a problem."""
 

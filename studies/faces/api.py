@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -12,6 +12,7 @@ from tunebench.studies.request.building import BundleRequest, NewRequest, WarmRe
 from tunebench.studies.request.measure import CompareRequest, ExportRequest
 from tunebench.studies.request.options import given, make, taking
 from tunebench.studies.request.results import BestRequest, ExplainRequest, MissesRequest, TrialsRequest, conditions_of
+from tunebench.studies.request.serving import ServeRequest
 from tunebench.studies.tuning.study_file import StudyRequest, SweepCommandRequest, request_of
 from tunebench.tuner.empty import refusing_empty
 
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
         ExportOptions,
         MissesOptions,
         NewOptions,
+        ServeJudgeOptions,
         SweepOptions,
         TrialsOptions,
         TuneOptions,
         WarmOptions,
     )
+    from tunebench.studies.serving.server import JudgeServer
     from tunebench.studies.sweep.run import SweepReport
     from tunebench.studies.tuning.ahead import BuiltAhead
     from tunebench.studies.tuning.tune import StudyReport
@@ -415,6 +418,35 @@ def compare(
     asked = given(CompareRequest, options)
     target = None if kernel is None else str(kernel)
     return compare_sides(question_of(first, second, kernel=target, options=asked, database=db))
+
+
+@taking(ServeRequest)
+def serve_judge(**options: Unpack[ServeJudgeOptions]) -> AbstractContextManager[JudgeServer]:
+    """Offer the gate as a judge over HTTP, in other threads while the block runs: `with serve_judge() as server: ...`.
+
+    `server.address` is where it answers. Verdicts are signed; see `verify_verdict`.
+
+    Raises:
+        UserError: the address is taken or not allowed, or the key cannot be read; when the block begins.
+    """
+    from tunebench.studies.serving.server import serving
+
+    return serving(make(ServeRequest, given(ServeRequest, options), "serve"))
+
+
+def verify_verdict(verdict: Mapping[str, Any], key: str | Path | None = None) -> bool:
+    """Whether a judge's verdict is as the holder of the key signed it.
+
+    Args:
+        verdict: what `POST /check` answered, as `json.loads` reads it.
+        key: the file of the judge's key; None for this user's own.
+
+    Raises:
+        UserError: the key cannot be read.
+    """
+    from tunebench.studies.serving.signing import Key, key_file
+
+    return Key.read(key_file(key)).verifies(verdict)
 
 
 @taking(SweepCommandRequest)

@@ -106,6 +106,19 @@ class RegressOptions(TypedDict, total=False):
     threshold: float | None
 
 
+class ServeJudgeOptions(TypedDict, total=False):
+    """The keywords of `serve_judge`."""
+
+    host: str | None
+    port: int | None
+    key: str | Path | None
+    jobs: int | None
+    box: str | None
+    seconds: float | None
+    rate: float | None
+    longest: int | None
+
+
 class SweepOptions(TypedDict, total=False):
     """The keywords of `sweep`."""
 

@@ -27,15 +27,21 @@ from tests.gate_files.right import (
     rewrites,
     several_inputs,
     structures,
+    unusual_inputs,
+    unusual_modules,
 )
 from tests.gate_files.wrong import (
     caches,
+    calls,
+    conditions,
     gradients,
     hostile,
     layouts,
+    machine,
     memory,
     modules,
     precision,
+    remembered,
     sizes,
     state,
     unvaried,
@@ -49,15 +55,19 @@ WRONG: Sequence[GateFile] = tuple(
         values,
         precision,
         caches,
+        remembered,
         sizes,
+        conditions,
         layouts,
         gradients,
         modules,
+        calls,
         wrong_manners,
         memory,
         unvaried,
         state,
         hostile,
+        machine,
     )
     for file in module.FILES
 )
@@ -83,13 +93,15 @@ RIGHT: Sequence[GateFile] = tuple(
         compiled,
         manners,
         backward,
+        unusual_inputs,
+        unusual_modules,
     )
     for file in module.FILES
 )
 FILES: Sequence[GateFile] = (*WRONG, *RIGHT)
 ON_CUDA: Sequence[GateFile] = on_cuda.FILES
 
-HANGS = frozenset({*hostile.HANGS, *on_cuda.HANGS})
+HANGS = frozenset({*hostile.HANGS, *machine.HANGS, *on_cuda.HANGS})
 """The names of those whose check takes as long as it may."""
 
 __all__ = ["FILES", "HANGS", "ON_CUDA", "RIGHT", "WRONG", "runs_on_cuda"]

@@ -19,6 +19,7 @@ from tunebench.tuner.errors import CompileError, UnknownNameError, WorkerError
 from tunebench.tuner.isolation import (
     MOST_LINES,
     DiedError,
+    FirstLines,
     HungError,
     IsolatedProcess,
     RaisedError,
@@ -295,3 +296,11 @@ def test_importing_the_tracer_makes_no_folder_of_inductors(tmp_path: Path, monke
     code += "assert run_isolated(600, os.getenv, 'TORCHINDUCTOR_CACHE_DIR') is None"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
     assert not list(tmp_path.glob("torchinductor*"))
+
+
+def test_a_line_without_an_end_is_cut(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = FirstLines()
+    for _ in range(3):
+        lines.take(b"x" * 1_000_000)
+    _, err = capfd.readouterr()
+    assert set(err.splitlines()[0]) == {"x"} and len(err) < 25_000 and err.endswith("is shown)\n")

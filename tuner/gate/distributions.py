@@ -146,11 +146,8 @@ def _at_end(values: Sequence[Any], *, largest: bool) -> Any:
     if not (is_integer(first) and first.numel() and first.dim()) or any(one.shape != first.shape for one in values):
         return first
     drawn = torch.stack([value.long() for value in values])
-    for axis in range(1, drawn.dim()):
-        ordered = drawn.sort(axis).values
-        once = bool((ordered.diff(dim=axis) > 0).all())
-        if drawn.shape[axis] > 2 and (once or torch.equal(ordered, drawn)):
-            return first
+    if any(hold_together(drawn, axis) for axis in range(1, drawn.dim())):
+        return first
     reduce, combine = (torch.amax, torch.minimum) if largest else (torch.amin, torch.maximum)
     axes = range(drawn.dim())
     ends = [reduce(drawn, [other for other in axes if other != axis], keepdim=True)[0] for axis in axes[1:]]
@@ -158,6 +155,12 @@ def _at_end(values: Sequence[Any], *, largest: bool) -> Any:
     for other in ends[1:]:
         end = combine(end, other)
     return torch.empty_like(first).copy_(end.expand(first.shape))
+
+
+def hold_together(value: torch.Tensor, axis: int) -> bool:
+    """Whether integers are sorted along an axis, or each there once: one alone cannot be another."""
+    ordered = value.sort(axis).values
+    return value.shape[axis] > 2 and (torch.equal(ordered, value) or bool((ordered.diff(dim=axis) > 0).all()))
 
 
 def otherwise(values: Sequence[Any], seed: int) -> Any:

@@ -6,6 +6,7 @@ import traceback
 from pathlib import Path
 
 from tunebench.tuner.errors import CompileError, InternalError, LaunchError, UserError
+from tunebench.tuner.isolation import IsolationError
 from tunebench.tuner.users_code import ReportedError, described
 
 FAILURES = (
@@ -50,7 +51,7 @@ def require_models_own(error: BaseException) -> None:
     Raises:
         InternalError: it came out of the gate's own code.
     """
-    if isinstance(error, ReportedError) or error.__traceback__ is None:
+    if isinstance(error, ReportedError | IsolationError) or error.__traceback__ is None:
         return
     place = traceback.extract_tb(error.__traceback__)[-1]
     file = Path(place.filename).resolve()

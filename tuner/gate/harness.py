@@ -217,7 +217,7 @@ class Answers:
         return self._draws[key]
 
     def form(self, source: Source) -> Form:
-        """Find the invariants of all draws of the inputs at these sizes."""
+        """The form that all draws of the inputs have at these sizes."""
         key = str(dict(source.sizes))
         if key not in self._forms:
             self._forms[key] = Form.of(self.draws(source))

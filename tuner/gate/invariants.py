@@ -133,7 +133,7 @@ INVARIANTS: Sequence[Invariant] = (
 
 @dataclass(frozen=True)
 class Form:
-    """The invariants that some draws of the inputs have.
+    """The things that some draws of the inputs have in common.
 
     Attributes:
         zeros: where each input has zeros among other numbers, as below the diagonal of a triangular matrix; None where

@@ -93,7 +93,7 @@ def _tensors(module: nn.Module, inputs: Sequence[Any], without: Values) -> Itera
 
 
 def _outcome(module: nn.Module, inputs: Sequence[Any], options: dict[str, Any]) -> Values | None:
-    """Return the output of a copy of a module; None where it refuses such inputs."""
+    """Return what a copy of a module returns; None where it refuses such inputs."""
     with contextlib.suppress(*FAILURES):  # one that cannot be copied is asked itself
         module = copy.deepcopy(module)
     seed_generators(0, device_of_inputs(inputs))

@@ -19,7 +19,7 @@ from tunebench.tuner.gate.oracle import ask
 from tunebench.tuner.gate.refusal import Element, Reproduction
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused
-from tunebench.tuner.gate.values import ROOT, Values
+from tunebench.tuner.gate.values import ROOT, Values, mapped, tensors_in
 from tunebench.tuner.users_code import described
 
 _NUMBERS = (1, 2, 0, 11, 12, 21, 22, 23)
@@ -122,8 +122,14 @@ def _same(drawn: Sequence[Any], inputs: Sequence[Any]) -> bool:
 
 def _alike(drawn: Any, given: Any) -> bool:
     """Whether these are the same values in the same layout, so that `get_inputs` makes what is needed."""
-    if not (isinstance(drawn, torch.Tensor) and isinstance(given, torch.Tensor)):
-        return type(drawn) is type(given) and bool(drawn == given)
+    if type(drawn) is not type(given):
+        return False
+    if isinstance(drawn, dict):
+        return drawn.keys() == given.keys() and all(_alike(drawn[key], given[key]) for key in drawn)
+    if isinstance(drawn, list | tuple):
+        return _same(drawn, given)
+    if not isinstance(drawn, torch.Tensor):
+        return bool(drawn == given)
     form = (given.shape, given.stride(), given.dtype, given.storage_offset() % 4)
     same = form == (drawn.shape, drawn.stride(), drawn.dtype, drawn.storage_offset() % 4)
     return same and torch.equal(drawn, given)
@@ -131,8 +137,8 @@ def _alike(drawn: Any, given: Any) -> bool:
 
 def _kept(inputs: Sequence[Any]) -> bytes | None:
     """Return the inputs as `torch.save` packs them, with their layouts; None where they are too many bytes."""
-    own = [_without_surroundings(value) if isinstance(value, torch.Tensor) else value for value in inputs]
-    if sum(value.untyped_storage().nbytes() for value in own if isinstance(value, torch.Tensor)) > _MOST_BYTES:
+    own = [mapped(value, _without_surroundings) for value in inputs]
+    if sum(tensor.untyped_storage().nbytes() for tensor in tensors_in(own)) > _MOST_BYTES:
         return None
     stream = io.BytesIO()
     torch.save(own, stream)
@@ -148,4 +154,6 @@ def _without_surroundings(value: torch.Tensor) -> torch.Tensor:
 def _form(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if tensors := tensors_in([value]):
+        return f"{type(value).__name__} of {', '.join(map(_form, tensors))}"
     return repr(value)[:40]

@@ -33,6 +33,7 @@ from tunebench.studies.faces.cli.query import query
 from tunebench.studies.faces.cli.regress import regress
 from tunebench.studies.faces.cli.replay import replay
 from tunebench.studies.faces.cli.report import report
+from tunebench.studies.faces.cli.serve import serve
 from tunebench.studies.faces.cli.ship import ship
 from tunebench.studies.faces.cli.show import show
 from tunebench.studies.faces.cli.space import space
@@ -47,7 +48,7 @@ _GROUPS: Mapping[str, Sequence[Callable[..., None]]] = {
     "Check": (check, compare, bench, regress, doctor),
     "Use": (kernels, warm, bundle, misses),
     "Ask": (best, studies, trials, show, explain, query, diff, report, dashboard),
-    "Share": (ship, export, mcp),
+    "Share": (ship, export, serve, mcp),
     "Database": (prune,),
 }
 

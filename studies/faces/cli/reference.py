@@ -80,7 +80,8 @@ def keywords() -> str:
     face = [getattr(package, name) for name in package.__all__]
     found = {one.__name__: vars(one)["declaration"] for one in face if "declaration" in getattr(one, "__dict__", ())}
     return _KEYWORDS_HEAD + "".join(
-        f'\n\nclass {name.title()}Options(TypedDict, total=False):\n    """The keywords of `{name}`."""\n\n'
+        f"\n\nclass {name.title().replace('_', '')}Options(TypedDict, total=False):\n"
+        f'    """The keywords of `{name}`."""\n\n'
         + "".join(f"    {one}: {spelled(field.annotation)} | None\n" for one, field in options_of(*declared).items())
         for name, declared in sorted(found.items())
     )

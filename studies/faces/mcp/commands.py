@@ -12,15 +12,15 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import anyio
 from anyio import to_thread
 
+from tunebench.studies.serving.commands import ANSWER, CACHES, answer_of, environment_in
 from tunebench.tuner.command import memory_file, running
-from tunebench.tuner.errors import TunebenchError, UserError
+from tunebench.tuner.errors import UserError
 
 Say = Callable[[float, float | None, str], Awaitable[None]]
 """Told of progress: how far, of how much where that is known, and a line for people."""
@@ -28,23 +28,9 @@ Say = Callable[[float, float | None, str], Awaitable[None]]
 STATE = ".tunebench"
 """The folder, in the working folder, of what can be made again."""
 
-_CACHES = {
-    "TUNEBENCH_CACHE": "builds",
-    "XDG_CACHE_HOME": "cache",
-    "XDG_DATA_HOME": "data",
-    "XDG_CONFIG_HOME": "config",
-    "TORCH_EXTENSIONS_DIR": "torch_extensions",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",
-    "CUDA_CACHE_PATH": "cuda",
-}
-"""Where tunebench, torch, Triton and the driver keep what can be made again, by the variable that says so."""
-
 _TEMPORARY = "temporary"
 
 _OF = re.compile(r"^\s*(\d+)/(\d+)\s")
-_ANSWERS = (0, 1)
-_ELSEWHERE = ", or say where with --db"  # no client can: the database is the working folder's
 _ENDING_SECONDS = 20.0
 
 
@@ -61,7 +47,7 @@ class Commands:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         try:
-            for name in ("", _TEMPORARY, *_CACHES.values()):
+            for name in ("", _TEMPORARY, *CACHES.values()):
                 (self.folder / STATE / name).mkdir(mode=0o700, exist_ok=True)
             self._temporary = os.open(self.folder / STATE / _TEMPORARY, os.O_PATH | os.O_DIRECTORY)
         except OSError as error:
@@ -87,15 +73,13 @@ class Commands:
             return await self._run(command, arguments, say)
 
     async def _run(self, name: str, arguments: Mapping[str, object], say: Say) -> object:
-        # -P: what lies in the working folder is not taken for modules of tunebench or of what it needs.
-        command = [sys.executable, "-P", "-m", "tunebench", "answer"]
         asked = json.dumps([name, arguments], default=str).encode()
         said: list[str] = []
         with (
             memory_file(asked) as reads,
             memory_file() as prints,
             running(
-                command, self.folder, self._environment(), stdin=reads, stdout=prints, stderr=subprocess.PIPE
+                ANSWER, self.folder, self._environment(), stdin=reads, stdout=prints, stderr=subprocess.PIPE
             ) as process,
         ):
             assert process.stderr is not None
@@ -108,21 +92,15 @@ class Commands:
                 with anyio.CancelScope(shield=True):
                     await to_thread.run_sync(_end, process)
             prints.seek(0)
-            return _answer(code, prints.read().decode(errors="replace"), said)
+            return answer_of(code, prints.read().decode(errors="replace"), said)
 
     def _environment(self) -> Mapping[str, str]:
-        places = {name: str(self.folder / STATE / place) for name, place in _CACHES.items()}
-        # The server's folder may be another than the commands'.
-        path = os.pathsep.join(
-            str(Path(one).resolve()) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one
-        )
-        own = {
+        return {
+            **environment_in(self.folder / STATE),
             "TUNEBENCH_DB": str(self.folder / "tunebench.db"),
-            "PYTHONDONTWRITEBYTECODE": "1",
             # Sockets are made there, whose names have to be short, wherever the folder is.
             "TMPDIR": f"/proc/{os.getpid()}/fd/{self._temporary}",
         }
-        return {**places, **own, **({"PYTHONPATH": path} if path else {})}
 
 
 async def _say_nothing(_done: float, _total: float | None, _text: str) -> None:
@@ -134,20 +112,6 @@ def _progress(line: str, number: int) -> tuple[float, float | None, str]:
     if found := _OF.match(line):
         return float(found[1]), float(found[2]), line.strip()
     return float(number), None, line.strip()
-
-
-def _answer(code: int, printed: str, said: list[str]) -> object:
-    """Return what a command has answered.
-
-    Raises:
-        UserError, TunebenchError: nothing; the message is the line that it ended with.
-    """
-    if code in _ANSWERS:
-        with contextlib.suppress(ValueError):
-            return json.loads(printed)
-    line = next((one for one in reversed(said) if one.startswith("tunebench: ")), "")
-    text = line.removeprefix("tunebench: ").removesuffix(_ELSEWHERE) or f"the command ended with exit code {code}"
-    raise (UserError if code == 2 else TunebenchError)(text)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -18,6 +18,7 @@ ANSWER: Mapping[str, Any] = {
     "buffers": {"mean": torch.zeros(2)},
     "intact": True,
     "aliases": [],
+    "shared": [],
     "repeats": False,
     "input_sums": (),
 }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tunebench.tuner.gate.changes import place_of
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS, hold_together, is_integer
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.memory import all_equal, checksums, same_bits, synchronise
@@ -153,16 +153,22 @@ _EDITS: Mapping[str, Callable[..., torch.Tensor]] = {
 
 
 def _indices_in_another_order(value: torch.Tensor, _other: torch.Tensor) -> torch.Tensor:
-    """With the same sum. Not of one axis: such numbers may be sorted, or count something."""
-    return _other_order(value) if value.dim() > 1 else value
+    """With the same sum. Not of one axis: such numbers may count something."""
+    return _other_order(value) if value.dim() > 1 and not _hold_together(value) else value
 
 
 def _one_row_of_another_draw(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Replace one row by another draw's: what is valid in a place in one draw is so in every draw."""
+    if _hold_together(value):
+        return value
     row = tuple(size * 2 // 3 for size in value.shape[:1])
     edited = value.clone()
     edited[row] = other[row]
     return edited
+
+
+def _hold_together(value: torch.Tensor) -> bool:
+    return is_integer(value) and any(hold_together(value, axis) for axis in range(value.dim()))
 
 
 _INDICES: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

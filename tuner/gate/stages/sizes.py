@@ -50,6 +50,7 @@ def sizes(harness: Harness) -> None:
             harness.pass_over("the reference has taken too long at others")
             continue
         started = time.perf_counter()
+        harness.now(_told(harness, changes))
         if source.effort(changes, limit) is None:
             left -= time.perf_counter() - started
             harness.pass_over("the reference would make too much there, or take too long")
@@ -74,7 +75,7 @@ def _sweep(base: Mapping[str, int | float], draw: Draw) -> Iterator[dict[str, in
 
 
 def _ask(harness: Harness, changes: Mapping[str, int | float]) -> bool:
-    label = ", ".join(f"{name}={value:g}{_whose(harness, name)}" for name, value in changes.items())
+    label = _told(harness, changes)
     source = harness.answers.at({**harness.base.sizes, **changes})
     if source is None:
         harness.pass_over("the reference's file refuses such sizes")
@@ -85,6 +86,10 @@ def _ask(harness: Harness, changes: Mapping[str, int | float]) -> bool:
     except StageRefused as refusal:
         raise StageRefused(f"{label}: {refusal}") from refusal
     return harness.agree(pair, pair.inputs(1), label) is not None
+
+
+def _told(harness: Harness, changes: Mapping[str, int | float]) -> str:
+    return ", ".join(f"{name}={value:g}{_whose(harness, name)}" for name, value in changes.items())
 
 
 def _whose(harness: Harness, name: str) -> str:

@@ -1,0 +1,1 @@
+"""The judge offered to others: verdicts on files over HTTP, signed."""
