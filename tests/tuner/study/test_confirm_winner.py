@@ -37,7 +37,7 @@ def test_a_kernel_that_patches_the_judge_wins_nothing(write_kernel: WriteKernel,
     report, rows = study(write_kernel(source=wrong, model={"import torch\n": PATCHED_JUDGE}), tmp_path, 1)
     ((status, message),) = rows
     assert status is TrialStatus.CORRECTNESS and report.outcome.comparison is None
-    assert message.startswith("refused late by boundary: values, seed "), message
+    assert message.startswith("refused late by boundary: values, draw "), message
 
 
 @pytest.mark.slow
