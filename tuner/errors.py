@@ -25,6 +25,10 @@ class UserError(TunebenchError):
     """The request cannot be carried out as asked; the message is one line: what is wrong, what is legal, what to do."""
 
 
+class InternalError(TunebenchError):
+    """A fault of tunebench itself, which says nothing of what was asked about."""
+
+
 def _shown(name: str) -> str:
     short = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
     return short if short.isprintable() else repr(short)[1:-1]

@@ -33,6 +33,14 @@ class TrialStatus(enum.StrEnum):
 NOT_ASKED = "not asked"
 """Prefix of a stage's detail where the stage checked nothing: the variant was not refused, and nothing is proven."""
 
+UNSHOWN = f"{NOT_ASKED}, though it is part of the claim: "
+"""The same where there was something to ask, and it could not be."""
+
+_PASSED_OVER = " passed over: "
+
+_NEEDED = {"gradients": ("gradients",), "sizes": ("sizes", "batches")}
+"""What a drop-in is never without, and the stages one of which has to have asked about it."""
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -53,6 +61,22 @@ class Stage:
     def asked(self) -> bool:
         """Whether anything was asked; where nothing was, that it passed says nothing."""
         return not self.detail.startswith(NOT_ASKED)
+
+    @property
+    def why_not_asked(self) -> str:
+        """The reason why nothing was asked; empty where something was."""
+        told = self.detail.removeprefix(UNSHOWN).removeprefix(f"{NOT_ASKED}: ")
+        return "" if self.asked else told.partition("; ")[0]
+
+    @property
+    def is_unshown(self) -> bool:
+        """Whether there was something to ask, and it could not be."""
+        return self.detail.startswith(UNSHOWN)
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """What was passed over among what was asked, with its count and the reason."""
+        return tuple(part for part in self.detail.split("; ") if _PASSED_OVER in part) if self.passed else ()
 
 
 @dataclass(frozen=True)
@@ -115,6 +139,16 @@ class Verdict:
             raise ValueError("a verdict passes exactly when all its stages do")
         if self.passed == bool(self.reason):
             raise ValueError("a refusal has a reason and a pass has none")
+
+    @property
+    def unshown(self) -> str:
+        """What is part of being a drop-in and could not be asked, with the reason; empty where nothing is."""
+        stages, left = {stage.name: stage for stage in self.stages}, []
+        for what, names in _NEEDED.items():
+            asked = [stages[name] for name in names if name in stages]
+            if not any(stage.asked for stage in asked):
+                left += [f"{what} were not asked: {one.why_not_asked}" for one in asked if one.is_unshown][:1]
+        return "; ".join(left)
 
     def refused_by(self, stage: Stage) -> Verdict:
         """Return the same with one more stage, which did not pass."""

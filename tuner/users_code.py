@@ -19,6 +19,9 @@ _EXTRAS = {"triton": "triton"}
 _OWN_MODULES = re.compile(r"tunebench\.kernels\.runtime\.folders\.[0-9a-f]+\b\.?")
 """The prefix of the name of a module in a user's folder (see `kernels/runtime/folders.py`): nobody wrote it."""
 
+_COMPILERS = re.compile(r"\berror: |: error\b|\bfatal error\b")
+"""The beginning of what g++, nvcc and ptxas say of an error."""
+
 _OWN_MESSAGES = (UserError, LaunchError, CompileError)
 """tunebench's errors that the code of a user causes: their text stands as it is, behind the place."""
 
@@ -92,4 +95,11 @@ def described(error: BaseException) -> str:
     text = _OWN_MODULES.sub("", text)
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         text += f": pip install 'tunebench[{_EXTRAS[error.name]}]'"
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    return f"{type(error).__name__}: {_first_line(text)}" if text else type(error).__name__
+
+
+def _first_line(text: str) -> str:
+    """The first line of a message, and of a build that failed the first that a compiler calls an error."""
+    first, *more = text.splitlines()
+    found = next((line.strip() for line in more if _COMPILERS.search(line)), None)
+    return first if found is None else f"{first.partition(': [')[0][:200]}: {found[:300]}"

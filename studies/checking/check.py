@@ -19,10 +19,10 @@ from tunebench.studies.checking.report import CheckReport, Subject
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.submissions import TextFile, is_submission
 from tunebench.tuner.device import any_gpu, find_device
-from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
+from tunebench.tuner.errors import InternalError, KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named, read_text
 from tunebench.tuner.gate.refusal import Claim, Question, Refusal
-from tunebench.tuner.isolation import IsolatedProcess, IsolationError, start_forkserver
+from tunebench.tuner.isolation import IsolatedProcess, IsolationError, RaisedError, start_forkserver
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, Verdict
 from tunebench.tuner.settings import require_settings, settings_here
@@ -73,6 +73,9 @@ def check_all(requests: Sequence[CheckRequest], jobs: int = 1, show: Show = show
     """Check many, so many at a time; their reports as they come, in the order in which they end.
 
     What cannot be asked, such as a file whose reference does not run, is refused at the stage `question`.
+
+    Raises:
+        InternalError: once all others have ended, an error of tunebench in one of them.
     """
     checks: list[_Check] = []
     for request in requests:
@@ -81,16 +84,22 @@ def check_all(requests: Sequence[CheckRequest], jobs: int = 1, show: Show = show
         except UserError as error:
             yield _unasked(_Check(request, is_submission(request.target), Mode.TRAIN), error)
     running = [_Running(one, show) for one in checks]
+    wrong: list[InternalError] = []
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         asked = {pool.submit(one.outcome): one.check for one in running}
         try:
             for ended in as_completed(asked):
+                if isinstance(raised := ended.exception(), InternalError):
+                    wrong.append(raised)
+                    continue
                 outcome = ended.result()
                 yield _unasked(asked[ended], outcome) if isinstance(outcome, UserError) else outcome
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             for one in running:
                 one.process.kill()
+    if wrong:
+        raise wrong[0]
 
 
 def _checks(request: CheckRequest) -> list[_Check]:
@@ -193,13 +202,21 @@ class _Running:
         self.process = IsolatedProcess(has_children=check.is_file)
 
     def outcome(self) -> CheckReport | UserError:
-        """Return the report of the check, or its error."""
+        """Return the report of the check, or its error.
+
+        Raises:
+            InternalError: an error of tunebench, which is nobody's verdict.
+        """
         check, started = self.check, time.perf_counter()
         with closing(self.process) as process:
             process.start()
             judge = _judge_file if check.is_file else _judge_kernel
             try:
                 verdict = process.ask(check.request.seconds, judge, check, listen=self._hear)
+            except RaisedError as error:
+                if check.is_file:  # none of its code runs there
+                    raise InternalError(str(error)) from error
+                verdict = self._verdict_without_an_answer(error, time.perf_counter() - started)
             except IsolationError as error:
                 verdict = self._verdict_without_an_answer(error, time.perf_counter() - started)
             except UserError as error:

@@ -93,10 +93,19 @@ class CheckReport:
         return self.holds(self.require)
 
     def holds(self, claim: Claim | str) -> bool:
-        """Whether it is right for the problem (`problem`), or whatever else a drop-in has to be as well (`drop-in`)."""
+        """Whether it is right for the problem (`problem`), or whatever else a drop-in has to be as well (`drop-in`).
+
+        It is no drop-in where gradients or sizes could not be asked.
+        """
         if Claim(claim) is Claim.DROP_IN:
-            return self.verdict.passed
+            return self.verdict.passed and not self.verdict.unshown
         return not any(refusal.claim is Claim.PROBLEM for refusal in self.refusals)
+
+    @property
+    def not_asked(self) -> tuple[tuple[str, str], ...]:
+        """Stages that asked nothing, and what others passed over, each with the reason."""
+        whole = [(stage.name, stage.why_not_asked) for stage in self.stages if not stage.asked]
+        return (*whole, *((stage.name, part) for stage in self.stages for part in stage.passed_over))
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -133,11 +142,18 @@ class CheckReport:
             f"NOT right for the problem: {wrong[0].detail}" if wrong else f"right for the problem{figures}{trusted}"
         )
         if not refusals:
-            left = ", ".join(stage.name for stage in self.stages if not stage.asked)
-            yield f"{what}: a drop-in for the reference" + (f" (not asked: {left})" if left else "")
+            yield f"{what}: " + (
+                f"drop-in not shown: {self.verdict.unshown}" if self.verdict.unshown else "a drop-in for the reference"
+            )
         elif not wrong:
             losses = "; ".join(f"{refusal.loss or refusal.detail} ({refusal.name})" for refusal in refusals)
             yield f"{what}: NOT a drop-in for the reference: {losses}"
+        if self.not_asked and not wrong:
+            reasons: dict[str, list[str]] = {}
+            for stage, reason in self.not_asked:
+                reasons.setdefault(reason, []).append(stage)
+            told = "; ".join(f"{', '.join(stages)} ({reason})" for reason, stages in reasons.items())
+            yield f"{what}: not asked: {told}"
 
     @property
     def line(self) -> str:
@@ -150,6 +166,8 @@ class CheckReport:
     def row(self) -> tuple[str, ...]:
         """Target, mode, the two verdicts, the first refusal and the seconds, for a table."""
         problem, drop_in = ("yes" if self.holds(claim) else "NO" for claim in Claim)
+        if self.verdict.passed and self.verdict.unshown:
+            drop_in = "not shown"
         first = min(self.refusals, key=lambda one: one.claim is not Claim.PROBLEM, default=None)
         told = _told(first) if first else ""
         return Path(self.target).name, self.mode.value, problem, drop_in, told, f"{self.seconds:.1f}"
@@ -173,6 +191,8 @@ class CheckReport:
             "passed": self.passed,
             "right_for_problem": self.holds(Claim.PROBLEM),
             "drop_in": self.holds(Claim.DROP_IN),
+            "unshown": self.verdict.unshown,
+            "not_asked": [{"stage": stage, "reason": reason} for stage, reason in self.not_asked],
             "refusals": [_refusal_values(refusal) for refusal in self.refusals],
             "seconds": {"whole": self.seconds, "stages": stages, "outside": self.seconds_outside},
         }

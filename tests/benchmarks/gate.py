@@ -25,7 +25,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import synchronise
+from tunebench.tuner.gate.memory import synchronise
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.quick import QuickGate, pinned
 from tunebench.tuner.gate.stage_log import StageLog

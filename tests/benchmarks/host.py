@@ -26,7 +26,7 @@ from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.writing.kernelbench import bench_problems
-from tunebench.tuner.gate.harness import synchronise
+from tunebench.tuner.gate.memory import synchronise
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.timing.statistics import CONFIDENCE, median_interval
 

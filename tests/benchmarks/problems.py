@@ -26,7 +26,7 @@ from tests.benchmarks.rows import Row, Rows
 
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.tuner.gate.harness import synchronise
+from tunebench.tuner.gate.memory import synchronise
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Ratio
 from tunebench.tuner.timing.statistics import speedup

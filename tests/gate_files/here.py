@@ -13,6 +13,7 @@ import select
 import signal
 import traceback
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,18 @@ def _report(file: GateFile, folder: Path, draw: Draw) -> Mapping[str, Any]:
     answers = Answers.consult(source, Mode.TRAIN, draw=draw)
     factory = load_candidate(folder / "submission.py", file.text)
     contender = ModuleContender(factory, _exemptions(file))
-    stages = examine(answers, contender, StageLog()).stages
-    return _verdicts([{"name": s.name, "passed": s.passed, "seconds": s.seconds, "detail": s.detail} for s in stages])
+    verdict = examine(answers, contender, StageLog())
+    return _verdicts(list(map(asdict, verdict.stages)), verdict.unshown)
 
 
 def _exemptions(file: GateFile) -> Exemptions:
     return Exemptions(**{flag.removeprefix("--").replace("-", "_"): True for flag in file.flags})
 
 
-def _verdicts(stages: list[dict[str, Any]]) -> Mapping[str, Any]:
+def _verdicts(stages: list[dict[str, Any]], unshown: str = "") -> Mapping[str, Any]:
     refused = [claim_of(stage["name"]) for stage in stages if not stage["passed"]]
-    return {"right_for_problem": Claim.PROBLEM not in refused, "drop_in": not refused, "stages": stages}
+    return {
+        "right_for_problem": Claim.PROBLEM not in refused,
+        "drop_in": not (refused or unshown),
+        "stages": stages,
+    }

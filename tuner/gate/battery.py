@@ -66,8 +66,8 @@ class Step:
 STEPS: Sequence[Step] = (
     Step("construction", construction, "a model made from the same seed has other weights", Claim.PROBLEM),
     Step("distributions", distributions, "wrong values for other inputs of the same shapes", Claim.PROBLEM),
-    Step("not finite", non_finite, "NaN, infinities or tiny numbers come out as something else"),
-    Step("form", form, "view() fails on the result, or its parts have no names"),
+    Step("not finite", non_finite, "NaN, infinities, tiny numbers or large integers come out as something else"),
+    Step("form", form, "view() fails on the result, or its parts have no names or one memory"),
     Step("layouts", layouts, "wrong values, or an error, for tensors that lie otherwise in memory"),
     Step("sizes", sizes, "wrong values, or an error, at other sizes"),
     Step("same memory", same_memory, "yesterday's answer for today's inputs", Claim.PROBLEM),
@@ -76,7 +76,7 @@ STEPS: Sequence[Step] = (
     Step("weights", weights, "training or loading weights does not change the output", Claim.PROBLEM),
     Step("statistics", statistics, "changed statistics or settings of a normalisation are not seen"),
     Step("mode", mode, "train() and eval() do not do what they say"),
-    Step("dtypes", dtypes, "wrong values, or an error, after .half() or .double()"),
+    Step("dtypes", dtypes, "wrong values, or an error, after .half() or .double(), or for integers of another width"),
     Step("gradients", gradients, "the model cannot be trained, or trains wrongly"),
     Step("autocast", autocast, "another type or other values under autocast"),
     Step("streams", streams, "results are read before they are there", Claim.PROBLEM),
@@ -86,7 +86,7 @@ STEPS: Sequence[Step] = (
     Step("batches", batches, "wrong values, or an error, in one model called at several sizes", depth=Depth.EVERYTHING),
     Step("instances", instances, "a second model gets the first one's answers", Claim.PROBLEM, Depth.EVERYTHING),
     Step("growth", growth, "each call leaves memory behind until there is none", Claim.PROBLEM, Depth.EVERYTHING),
-    Step("copies", copies, "a deep copy is no model of its own", depth=Depth.EVERYTHING),
+    Step("copies", copies, "a deep copy, or a model that was saved, is no model of its own", depth=Depth.EVERYTHING),
     Step("threads", threads, "wrong values where two threads call one model", depth=Depth.EVERYTHING),
     Step("settings", settings, "a changed eps, slope or factor does not change the output", depth=Depth.EVERYTHING),
     Step("hooks", hooks, "forward hooks do not fire, or what they return is lost", depth=Depth.EVERYTHING),
@@ -158,7 +158,8 @@ def run_battery(
             harness.begin(step.name)
             try:
                 with log.stage(step.name) as details, torch.no_grad():
-                    step.run(harness)
+                    with harness.reference_first():
+                        step.run(harness)
                     details.extend(harness.summary)
             except StageRefused:
                 if not keep_going:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.comparison import compare, count_differing, norm_of, scale_of
+from tunebench.tuner.gate.comparison import compare, count_differing, norm_of, real, scale_of
 from tunebench.tuner.gate.tolerance import REFERENCE_MULTIPLE, allowed_error, tolerance_of
 from tunebench.tuner.gate.values import Leaf, Values
 from tunebench.tuner.result import ErrorFigures
@@ -120,6 +120,7 @@ class Case:
         input_sums: checksums of all inputs before the call.
         expected_buffers: the module's buffers after the call, in float64.
         reference_buffer_error: the largest relative norm error of its buffers.
+        shared: the paths of what is memory of an earlier part of the output.
         note: why the reference's own answer is the truth, where it is not the one in float64.
     """
 
@@ -134,6 +135,7 @@ class Case:
     input_sums: Sequence[torch.Tensor]
     expected_buffers: Mapping[str, torch.Tensor]
     reference_buffer_error: float
+    shared: Sequence[str] = ()
     note: str = ""
 
     @property
@@ -195,8 +197,3 @@ def _are_alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def without_memory(tensor: torch.Tensor) -> torch.Tensor:
     """A meta tensor of the same shape, dtype and strides, whatever these are."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def real(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers as real ones: complex ones as pairs along one more axis."""
-    return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor

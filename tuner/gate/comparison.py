@@ -15,6 +15,11 @@ _FILL_OVER_REST = 1e5
 _ROW_ELEMENTS = 32  # the size of a row of fewer elements is too uncertain
 
 
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers as real ones: complex ones as pairs along one more axis."""
+    return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor
+
+
 def scale_of(expected: torch.Tensor) -> torch.Tensor:
     """Return the size that errors are relative to: each row's RMS (first axis) with enough elements, else the whole's.
 
@@ -175,11 +180,12 @@ def count_differing(output: torch.Tensor, expected: torch.Tensor, others: Sequen
 
 def relative_norm(value: torch.Tensor, expected: torch.Tensor) -> float:
     """‖value − expected‖ / ‖expected‖ over what is finite; infinite where one is finite and the other is not.
+    Complex values are expected as pairs.
 
     What is not finite may be so in any way: of values with an infinity among them the mean is infinite, and Welford's,
     which some libraries take and others do not, is NaN.
     """
-    wide = value.double()
+    wide = real(value).double()
     same = (wide == expected) | ~(torch.isfinite(wide) | torch.isfinite(expected))
     distance = float(torch.linalg.vector_norm(torch.where(same, 0.0, wide - expected)))
     return _share(distance if math.isfinite(distance) else math.inf, norm_of(expected))

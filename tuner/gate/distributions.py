@@ -9,55 +9,34 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.comparison import real
 from tunebench.tuner.gate.values import mapped, own_part
 
 InputChange = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
 def changed(value: Any, change: InputChange, seed: int) -> Any:
-    """A floating-point tensor with other values, in its own shape and layout; so are those within a list or the like.
+    """A tensor of floating-point or complex numbers with other values, in its own shape and layout; so are those within
+    a list or the like.
 
     Anything else, such as indices, labels and masks, is what it was.
     """
     if not isinstance(value, torch.Tensor):
         numbers = itertools.count(seed)
         return mapped(value, lambda tensor: changed(tensor, change, next(numbers)))
-    if not value.is_floating_point() or not value.numel():
+    if not (value.is_floating_point() or value.is_complex()) or not value.numel():
         return value
     generator = torch.Generator(value.device).manual_seed(seed)
     part = own_part(value.detach())
-    return torch.empty_like(part).copy_(change(part, generator)).expand(value.shape)
+    new = change(real(part), generator)
+    if value.is_complex():
+        new = torch.view_as_complex(new.to(part.real.dtype).contiguous())
+    return torch.empty_like(part).copy_(new).expand(value.shape)
 
 
 def all_changed(inputs: Sequence[Any], change: InputChange, seed: int = 0) -> tuple[Any, ...]:
     """Every input changed, see `changed`; each draws from a seed of its own, this one and those behind it."""
     return tuple(changed(value, change, seed + number) for number, value in enumerate(inputs))
-
-
-Places = tuple[torch.Tensor | None, ...]
-"""Where each of some inputs has zeros that belong to the problem; None where it has none."""
-
-
-def common_zeros(one: Sequence[Any], other: Sequence[Any]) -> Places:
-    """Where two draws of inputs both have zeros, among other numbers: below the diagonal of a triangular matrix. Inputs
-    that are zeros alone, such as a first state, may hold anything."""
-
-    def places(value: Any, twin: Any) -> torch.Tensor | None:
-        if not (isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided):
-            return None
-        if value.shape != twin.shape or own_part(value) is not value:
-            return None
-        zeros = (value == 0) & (twin == 0)
-        return zeros if bool(zeros.any()) and not bool(zeros.all()) else None
-
-    return tuple(places(value, twin) for value, twin in zip(one, other, strict=True))
-
-
-def with_zeros(inputs: Sequence[Any], places: Places) -> tuple[Any, ...]:
-    """The inputs with zeros in these places."""
-    return tuple(
-        value if zeros is None else value.masked_fill(zeros, 0.0) for value, zeros in zip(inputs, places, strict=True)
-    )
 
 
 def mixed_signs(value: Any, seed: int) -> Any:
@@ -152,6 +131,74 @@ def other_masks(value: Any, seed: int) -> Any:
     part = own_part(value)
     order = torch.randperm(part.numel(), generator=generator, device=value.device)
     return torch.empty_like(part).copy_(part.flatten()[order].reshape(part.shape)).expand(value.shape)
+
+
+def at_ends(draws: Sequence[Sequence[Any]], *, largest: bool) -> tuple[Any, ...]:
+    """The first draw with integers as large, or as small, as some draws have them in such places: sums are largest so.
+
+    What is valid for a row, or a column, is so in all of it. Not integers that are sorted, or each there once.
+    """
+    return tuple(_at_end(values, largest=largest) for values in zip(*draws, strict=True))
+
+
+def _at_end(values: Sequence[Any], *, largest: bool) -> Any:
+    first = values[0]
+    if not (is_integer(first) and first.numel() and first.dim()) or any(one.shape != first.shape for one in values):
+        return first
+    drawn = torch.stack([value.long() for value in values])
+    for axis in range(1, drawn.dim()):
+        ordered = drawn.sort(axis).values
+        once = bool((ordered.diff(dim=axis) > 0).all())
+        if drawn.shape[axis] > 2 and (once or torch.equal(ordered, drawn)):
+            return first
+    reduce, combine = (torch.amax, torch.minimum) if largest else (torch.amin, torch.maximum)
+    axes = range(drawn.dim())
+    ends = [reduce(drawn, [other for other in axes if other != axis], keepdim=True)[0] for axis in axes[1:]]
+    end = ends[0]
+    for other in ends[1:]:
+        end = combine(end, other)
+    return torch.empty_like(first).copy_(end.expand(first.shape))
+
+
+def otherwise(values: Sequence[Any], seed: int) -> Any:
+    """Another value of an input that every draw has alike: of a flag, of a mask, or of numbers that are one, such as
+    lengths. None where there is none, or it is no such input."""
+    first = values[0]
+    if isinstance(first, bool):
+        return (not first) if all(value is first for value in values) else None
+    if not isinstance(first, torch.Tensor) or not first.numel() or not (first.dtype is torch.bool or is_integer(first)):
+        return None
+    number = int(first.flatten()[0])
+    if not all(bool((value == number).all()) for value in values) or (is_integer(first) and number < 2):
+        return None
+    generator = torch.Generator(first.device).manual_seed(seed)
+    if first.dtype is torch.bool:
+        other = torch.rand(first.shape, generator=generator, device=first.device) < 0.7
+    else:
+        other = torch.randint(1, number + 1, first.shape, generator=generator, device=first.device)
+    return torch.empty_like(first).copy_(other)
+
+
+def large_integers(inputs: Sequence[Any], factor: int, seed: int) -> tuple[Any, ...]:
+    """Integers of both signs, so many times as large as fits twice into their type, or as float32 knows apart."""
+
+    def large(number: int, value: Any) -> Any:
+        if not (is_integer(value) and value.numel()):
+            return value
+        generator = torch.Generator(value.device).manual_seed(seed + number)
+        most = min(torch.iinfo(value.dtype).max // 4, 1 << 25)
+        least = -most if value.dtype.is_signed else 0
+        drawn = torch.randint(least, most, value.shape, generator=generator, device=value.device)
+        return torch.empty_like(value).copy_(drawn * factor)
+
+    return tuple(large(number, value) for number, value in enumerate(inputs))
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is a tensor of integers."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    return not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
 
 
 OFFSET = "an offset of 1000"

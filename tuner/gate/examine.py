@@ -12,7 +12,7 @@ from tunebench.tuner.errors import CompileError, KernelFolderError
 from tunebench.tuner.gate.battery import DEATH_AS_DROP_IN, Depth, claim_of, run_battery
 from tunebench.tuner.gate.boundary.sandbox import ReferenceSandboxError, RemoteContender, RemoteSource, SandboxError
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.faults import FAILURES, require_models_own
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.quick import QuickGate
@@ -53,10 +53,11 @@ def examine(
     """
     try:
         with refusals_kept(log, describe):
+            renew = None
             if model is None:
-                make = partial(contender.model, answers.source, answers.mode, answers.oracle.state)
-                model = model_made(log, make, describe)
-            quick = QuickGate(model, answers.oracle, contender.exemptions).check(partial(make_ready, model), log)
+                renew = partial(contender.model, answers.source, answers.mode, answers.oracle.state)
+                model = model_made(log, renew, describe)
+            quick = QuickGate(model, answers.oracle, contender.exemptions, renew).check(partial(make_ready, model), log)
             if quick.passed and depth is not None:
                 run_battery(answers, contender, log, depth, claim=claim, keep_going=True)
         judge_state(answers, contender, log)
@@ -85,10 +86,12 @@ def reference_runs(path: Path | None) -> Iterator[None]:
 
     Raises:
         KernelFolderError: the reference does not run.
+        InternalError: the gate's own code raised.
     """
     try:
         yield
     except (*FAILURES, IsolationError) as error:
+        require_models_own(error)
         where = "" if path is None else f"{path}: "
         raise KernelFolderError(f"{where}the reference does not run: {described(error)}") from error
 
@@ -122,12 +125,17 @@ def make_ready(model: Model, inputs: Sequence[Any]) -> None:
 
 @contextlib.contextmanager
 def refusals_kept(log: StageLog, describe: Describe) -> Iterator[None]:
-    """End the block at a refusal; what the model raises is one, of a stage `run`; the log has it."""
+    """End the block at a refusal; what the model raises is one, of a stage `run`; the log has it.
+
+    Raises:
+        InternalError: the gate's own code raised.
+    """
     try:
         yield
     except StageRefused:
         pass  # the log has it
     except FAILURES as error:
+        require_models_own(error)
         with contextlib.suppress(StageRefused), log.stage("run"):
             raise StageRefused(describe(error)) from error
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tunebench.tuner.errors import CompileError, LaunchError, UserError
+import traceback
+from pathlib import Path
+
+from tunebench.tuner.errors import CompileError, InternalError, LaunchError, UserError
+from tunebench.tuner.users_code import ReportedError, described
 
 FAILURES = (
     ArithmeticError,
@@ -16,6 +20,46 @@ FAILURES = (
     ValueError,
 )
 """Exceptions of a model that cannot do what it is asked; anything else is a fault of the gate."""
+
+
+_GATE = Path(__file__).resolve().parent
+_RUN_MODELS = frozenset(
+    f"{name}.py"
+    for name in (
+        "changes",
+        "contender",
+        "effort",
+        "float64",
+        "gradients",
+        "launches",
+        "memory",
+        "model",
+        "on_streams",
+        "options",
+        "questions",
+        "sources",
+        "truth",
+    )
+)
+"""Files of the gate in which what a model is, or has returned, may raise."""
+
+
+def require_models_own(error: BaseException) -> None:
+    """Return where an exception came out of a model or its file, in this process or another.
+
+    Raises:
+        InternalError: it came out of the gate's own code.
+    """
+    if isinstance(error, ReportedError) or error.__traceback__ is None:
+        return
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    file = Path(place.filename).resolve()
+    if _GATE in file.parents and file.name not in _RUN_MODELS:
+        raise InternalError(f"{described(error)} ({file.name}:{place.lineno})") from error
+
+
+class ReferenceRaisedError(ReportedError):
+    """An exception that a reference's code raised in its own process: whatever is on trial has no part in it."""
 
 
 class ReferenceRefusal(UserError):

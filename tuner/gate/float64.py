@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ def in_float64(module: nn.Module, inputs: Sequence[Any]) -> Iterator[None]:
         inputs: of the module at its own precision, in whose type it draws random numbers.
     """
     tensors = [*module.parameters(), *module.buffers()]
+    registered = {id(tensor) for tensor in tensors}
     memory = [tensor.data for tensor in tensors]
     parts = [(part, [dict(held) for held in _held_by(part)]) for part in module.modules()]
     floating = (tensor.dtype for tensor in tensors_in(inputs) if tensor.is_floating_point())
@@ -32,7 +33,7 @@ def in_float64(module: nn.Module, inputs: Sequence[Any]) -> Iterator[None]:
             tensor.data = widened(tensor.data)
         for part, _ in parts:
             own = {name: value for name, value in part.__dict__.items() if name not in _TABLES}
-            part.__dict__.update({name: widened(value) for name, value in own.items()})
+            part.__dict__.update({name: _widened_beside(value, registered) for name, value in own.items()})
         torch.set_default_dtype(torch.float64)
         with _InFloat64(default, next(floating, default)):
             yield
@@ -52,6 +53,12 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 def _held_by(part: nn.Module) -> list[dict[str, Any]]:
     """The tables of a module's parameters and buffers, and its plain attributes."""
     return [part.__dict__["_parameters"], part.__dict__["_buffers"], part.__dict__]
+
+
+def _widened_beside(value: Any, registered: Collection[int]) -> Any:
+    """A plain attribute in float64, such as a list in which a module holds its parameters once more: these are in
+    float64 already, and a copy of one would have no gradient."""
+    return mapped(value, lambda tensor: tensor if id(tensor) in registered else widened(tensor))
 
 
 def widened(value: Any) -> Any:

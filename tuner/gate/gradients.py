@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tunebench.tuner.gate.comparison import real
 from tunebench.tuner.gate.truth import (
     buffers_of,
     device_of_inputs,
@@ -92,6 +93,7 @@ class Gradients:
     Attributes:
         found: gradients by name of a weighted sum of the output, and after `OUTPUT` the parts of the output that they
             are of, each with the number of its call where there are several; nothing where the output needs none.
+            Complex numbers are pairs.
         buffers: the module's buffers at the end.
         random_state: of the generators that were seeded before the course, at its end.
         draws: the module draws random numbers.
@@ -110,8 +112,9 @@ def gradients_of(module: nn.Module, drawn: Sequence[Any], how: Backward) -> Grad
     device = device_of_inputs(inputs)
     leaves: dict[str, torch.Tensor] = {}
     if how.inputs:
-        floating = {name: tensor for name, tensor in named_tensors(inputs).items() if tensor.is_floating_point()}
-        leaves |= {name: tensor.requires_grad_() for name, tensor in floating.items()}
+        tensors = named_tensors(inputs).items()
+        continuous = {name: tensor for name, tensor in tensors if tensor.is_floating_point() or tensor.is_complex()}
+        leaves |= {name: tensor.requires_grad_() for name, tensor in continuous.items()}
     before = seeded(device, how.seed)
     with torch.enable_grad(), _frozen(module, how.parameters):
         leaves |= dict(module.named_parameters())
@@ -153,7 +156,7 @@ def _go_through(
             call = f" of call {number}" if calls > 1 else ""
             with torch.set_grad_enabled(letter == "f"), under_autocast(how.autocast, inputs):
                 # A module that changes its inputs may not do so to leaves.
-                parts = Values.of(module(*cloned(inputs))).tensors
+                parts = Values.of(module(*cloned(inputs))).mapped(real).tensors
             floating = {path: part for path, part in parts.items() if part.is_floating_point()}
             found |= {f"{OUTPUT}{path}{call}": part.detach().clone() for path, part in floating.items()}
             if letter == "f":
@@ -166,7 +169,7 @@ def _go_through(
 
 def _taken(leaves: Mapping[str, torch.Tensor], call: str) -> dict[str, torch.Tensor]:
     """The gradients of the leaves, which have none then."""
-    found = {f"{name}{call}": leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+    found = {f"{name}{call}": real(leaf.grad) for name, leaf in leaves.items() if leaf.grad is not None}
     for leaf in leaves.values():
         leaf.grad = None
     return found
@@ -188,7 +191,7 @@ def _summed_gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Te
     """A weighted sum of gradients, to be derived once more."""
     total = torch.stack([(output * weigh(output)).sum() for output in outputs]).sum()
     first = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
-    sums = [(one * weigh(one)).sum() for one in first if one is not None and one.requires_grad]
+    sums = [(real(one) * weigh(real(one))).sum() for one in first if one is not None and one.requires_grad]
     return torch.stack(sums).sum() if sums else total.detach()
 
 
@@ -197,6 +200,7 @@ def _summed(output: torch.Tensor, incoming: Incoming, weigh: _Weights) -> torch.
 
     A gradient that is given to `backward` is compared by sympy, whose import takes a second.
     """
+    output = output.view_as(output)  # the hook leaves alone what comes from a part that is made of this one
     if incoming is not Incoming.EXPANDED:
         gradient = _INCOMING[incoming](weigh(output))
         output.register_hook(lambda _: gradient)  # type: ignore[no-untyped-call]

@@ -11,20 +11,23 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.boundary.sandbox import ReferenceSandboxError
 from tunebench.tuner.gate.case import Case, Expected
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.distributions import InputChange, Places, all_changed, common_zeros, with_zeros
+from tunebench.tuner.gate.distributions import InputChange, all_changed
 from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.effort import Limit
-from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRaisedError, ReferenceRefusal
+from tunebench.tuner.gate.invariants import Form
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.manner import Manner, Recording
-from tunebench.tuner.gate.memory import Bands
+from tunebench.tuner.gate.memory import Bands, synchronise
 from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model, in_part
 from tunebench.tuner.gate.oracle import Oracle, ask, consult_reference
 from tunebench.tuner.gate.sources import Sizes, Source, capped, divided
@@ -33,7 +36,7 @@ from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTI
 from tunebench.tuner.gate.values import Values, mapped, tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
-from tunebench.tuner.result import NOT_ASKED
+from tunebench.tuner.result import NOT_ASKED, UNSHOWN
 from tunebench.tuner.users_code import described
 
 _MOST_ELEMENTS = 1 << 16  # of all inputs of the reduced problem, and of its parameters
@@ -42,6 +45,7 @@ _ALIKE = 4.0  # errors of one precision differ less than that between sizes
 _AS_LARGE = 1e-3  # beside the problem's own: of smaller inputs, an output is small by right
 _MOST_KEPT_SIZES = 2  # left as they are where the binary is for one value of them
 _CAPS = (128, 64, 32, 16, 8)
+_DRAWS = 3
 _LIMIT = Limit(1 << 27, 10.0)
 
 
@@ -74,23 +78,30 @@ class Pair:
         """Make one of `CHANGES` of both."""
         self.both(lambda model: model.change(name))
 
-    def copied(self) -> Pair:
-        """Deep copies of both."""
+    def copied(self, *, pickled: bool = False) -> Pair:
+        """Copies of both, see `Model.copied`."""
         key = f"{self.key}, a copy after {self.asked}"
-        return Pair(self.source, self.manner, self.reference.copied(), self.candidate.copied(), key, self.draw)
+        reference, candidate = (model.copied(pickled=pickled) for model in (self.reference, self.candidate))
+        return Pair(self.source, self.manner, reference, candidate, key, self.draw)
 
     @property
     def mode(self) -> Mode:
         """The mode that both are in."""
         return self.manner.mode
 
-    def twin(self, mode: Mode | None = None) -> Model:
-        """Make one more reference with the same weights, in the same manner or in another mode."""
-        return in_part(self.source.model(mode or self.mode, self.reference.state()), self.manner)
+    def twin(self, mode: Mode | None = None, state: Mapping[str, torch.Tensor] | None = None) -> Model:
+        """Make one more reference with the same weights, or these, in the same manner or in another mode."""
+        state = self.reference.state() if state is None else state
+        return in_part(self.source.model(mode or self.mode, state), self.manner)
 
     def inputs(self, number: int) -> tuple[Any, ...]:
         """The reference's own inputs, the run's of that number."""
         return self.source.inputs(self.draw.seed_of(number))
+
+    def names(self, inputs: Sequence[Any]) -> Sequence[str]:
+        """The inputs' names in the reference's signature, or else their numbers."""
+        names = self.reference.input_names(len(inputs))
+        return names if len(names) == len(inputs) else [f"input {number}" for number in range(1, len(inputs) + 1)]
 
     def changed(self, inputs: Sequence[Any], change: InputChange, number: int = 0) -> tuple[Any, ...]:
         """Every input changed, with the run's random numbers of that number and those behind it."""
@@ -118,7 +129,8 @@ class Answers:
         self._tolerance = oracle.tolerance
         self._own_error = max(case.own_error for case in oracle.cases)
         self._alike: dict[str, bool] = {}
-        self._zeros: dict[str, Places] = {}
+        self._forms: dict[str, Form] = {}
+        self._draws: dict[str, Sequence[tuple[Any, ...]]] = {}
         self.device = source.device
         self.mode = mode
         self._kept: dict[tuple[str, str], Case | None] = {}
@@ -143,7 +155,16 @@ class Answers:
             original: its model; None to have it made.
         """
         original = original or source.model(mode)
-        return cls(source, consult_reference(source, original, accuracy, draw), mode, original, draw)
+        renew = partial(source.model, mode, original.state())
+        return cls(source, consult_reference(source, original, accuracy, draw, renew), mode, original, draw)
+
+    def revive(self) -> bool:
+        """Have the reference run in a new process, in place of one that is gone; whether that is possible."""
+        if not self.source.revive():
+            return False
+        self.original = self.source.model(self.mode, self.oracle.state)
+        self.original.remember()
+        return True
 
     def at(self, sizes: Mapping[str, int | float]) -> Source | None:
         """The reference at other sizes; None where its file makes no model or no inputs of them."""
@@ -188,16 +209,23 @@ class Answers:
             self._alike[key] = case.own_error >= self._own_error / _ALIKE
         return self._alike[key]
 
-    def zeros(self, source: Source) -> Places:
-        """The zeros that belong to the problem at these sizes (see `common_zeros`)."""
+    def draws(self, source: Source) -> Sequence[tuple[Any, ...]]:
+        """Some draws of the inputs at these sizes."""
         key = str(dict(source.sizes))
-        if key not in self._zeros:
-            self._zeros[key] = common_zeros(*(source.inputs(self.draw.seed_of(number)) for number in (1, 2)))
-        return self._zeros[key]
+        if key not in self._draws:
+            self._draws[key] = [source.inputs(self.draw.seed_of(number)) for number in range(1, _DRAWS + 1)]
+        return self._draws[key]
+
+    def form(self, source: Source) -> Form:
+        """What all draws of the inputs have in common at these sizes."""
+        key = str(dict(source.sizes))
+        if key not in self._forms:
+            self._forms[key] = Form.of(self.draws(source))
+        return self._forms[key]
 
     def error_of(self, pair: Pair, label: str, draws: Iterable[tuple[Any, ...]]) -> float:
         """Return the largest error that the pair's reference makes itself on some draws; 0 where it refuses one."""
-        key = f"{pair.key} {label}"
+        key = f"{pair.key} {pair.asked} {label}"
         if key not in self._errors:
             try:
                 self._errors[key] = max(ask(pair.twin(), label, inputs).own_error for inputs in draws)
@@ -219,11 +247,6 @@ class Answers:
             else:
                 self._takes[manner] = True
         return self._takes[manner]
-
-    @property
-    def sizes_met(self) -> Sequence[Source]:
-        """The reference at the other sizes that it has been asked at."""
-        return [source for source in self._sources.values() if source is not None]
 
     def note_serving(self, source: Source) -> None:
         """Try these sizes first for the next contender, unless nothing is smaller in them."""
@@ -302,7 +325,7 @@ class Answers:
             case = replace(case, output=output)
         except ReferenceRefusal:
             case = None
-        if case is None or case.elements <= _MOST_KEPT_ELEMENTS:
+        if case is None or (case.elements <= _MOST_KEPT_ELEMENTS and not self.oracle.keeps_state):
             self._kept[key] = case
         return case
 
@@ -332,6 +355,9 @@ class Harness:
     Args:
         answers: of the reference, shared by all contenders.
         ask: is told the label of each question before it is asked.
+
+    Attributes:
+        sizes_met: the reference at the other sizes that were asked about.
     """
 
     def __init__(
@@ -342,25 +368,30 @@ class Harness:
         self.draw = answers.draw
         self._ask = ask
         self.device = answers.device
-        self._stage = ""
+        self._stage = self._label = ""
         self._asked = 0
         self._passed_over: Counter[str] = Counter()
         self._notes: list[str] = []
+        self._left_out = ""
         self._base: Source | None = None
         self._manner = Manner(answers.mode)
+        self.sizes_met: list[Source] = []
 
     def begin(self, stage: str) -> None:
         """Count anew what was asked."""
-        self._stage = stage
+        self._stage = self._label = stage
         self._asked = 0
         self._passed_over.clear()
         self._notes.clear()
+        self._left_out = ""
 
     @property
     def summary(self) -> list[str]:
         """Lines on what was asked and what was not, for people."""
         asked = [f"{self._asked} cases"] if self._asked else []
         passed_over = [f"{count} passed over: {reason}" for reason, count in self._passed_over.items()]
+        if self._left_out:
+            return [f"{UNSHOWN}{self._left_out}", *asked, *self._notes, *passed_over]
         if not (asked or self._notes):
             return [f"{NOT_ASKED}: {', '.join(self._passed_over) or 'there is nothing to ask'}"]
         return [*asked, *self._notes, *passed_over]
@@ -376,6 +407,10 @@ class Harness:
     def pass_over(self, reason: str) -> None:
         """Note that something was not asked, and why."""
         self._passed_over[reason] += 1
+
+    def leave_out(self, reason: str) -> None:
+        """Note that what the stage is about could not be asked, whatever else was, and why."""
+        self._left_out = reason
 
     @property
     def base(self) -> Source:
@@ -442,8 +477,8 @@ class Harness:
         return label if self._manner == Manner(self.answers.mode) else f"{label}, in {self._manner}"
 
     def in_form(self, pair: Pair, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Inputs that `get_inputs` has not drawn, with the zeros that all of its own have."""
-        return with_zeros(inputs, self.answers.zeros(pair.source))
+        """Inputs that `get_inputs` has not drawn, with what all of its own have in common."""
+        return self.answers.form(pair.source).keep(inputs)
 
     def agree(
         self,
@@ -500,14 +535,47 @@ class Harness:
             StageRefused: they are not.
         """
         exemptions = self.contender.exemptions
-        output = judge_structure(case, answer.output, aliases=answer.aliases, strict=strict, dense=exemptions.dense)
+        output = judge_structure(
+            case,
+            answer.output,
+            aliases=answer.aliases,
+            shared=answer.shared,
+            strict=strict,
+            dense=exemptions.dense,
+        )
         judge_values(case, output, rewritten=exemptions.rewrites_algebra)
         return output
 
     @contextlib.contextmanager
+    def reference_first(self, label: str = "") -> Iterator[None]:
+        """Pass over what the reference raises in this block, or does not survive: it is no fault of the contender's.
+
+        Args:
+            label: what is asked; that which was asked last where there is none.
+
+        Raises:
+            ReferenceSandboxError: the reference's process is gone, and there cannot be another.
+        """
+        if label:
+            self.now(label)
+        try:
+            yield
+        except ReferenceRaisedError as error:
+            self.pass_over(f"the reference raises {described(error)} ({self._label})")
+        except ReferenceSandboxError as error:
+            if not self.answers.revive():
+                raise
+            self.pass_over(f"the reference does not survive it: {error} ({self._label})")
+
+    def now(self, label: str) -> None:
+        """Say which question of the stage comes now."""
+        self._label = label
+        self._ask(label)
+
+    @contextlib.contextmanager
     def refusing(self, label: str) -> Any:
         """Turn what the contender raises into a refusal, unless the device is lost."""
-        self._ask(label)
+        self.now(label)
         try:
             yield
         except FAILURES as error:
@@ -519,12 +587,6 @@ def _largest(inputs: Sequence[Any]) -> float:
     """The largest finite number among the inputs that have a point."""
     floating = (tensor for tensor in tensors_in(inputs) if tensor.is_floating_point() and tensor.numel())
     return max((float(tensor.detach().abs().nan_to_num(0.0, posinf=0.0).max()) for tensor in floating), default=0.0)
-
-
-def synchronise(device: torch.device) -> None:
-    """Wait for the device; what a kernel did wrong shows here at the latest."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _copies(inputs: Sequence[Any], options: CallOptions) -> tuple[Any, ...]:

@@ -19,12 +19,19 @@ from tunebench.tuner.result import ErrorFigures
 
 
 def judge_structure(
-    case: Case, output: Values, *, aliases: Sequence[str] = (), strict: bool = False, dense: bool = False
+    case: Case,
+    output: Values,
+    *,
+    aliases: Sequence[str] = (),
+    shared: Sequence[str] = (),
+    strict: bool = False,
+    dense: bool = False,
 ) -> Values:
     """The output, once it is built as the reference's, and its tensors have their shapes, dtypes and devices.
 
     Args:
         aliases: the paths of what is memory of an input.
+        shared: the paths of what is memory of an earlier part of the output.
         strict: tensors have to lie in memory as the reference's do, and tuples to have the names that torch's have.
         dense: where they have to lie so, any order of their axes without gaps will do.
 
@@ -48,6 +55,8 @@ def judge_structure(
             raise StageRefused(f"{name}: the output is on {tensor.device}, the reference's on {want.device}")
         if path in aliases and not want.aliases:
             raise StageRefused(f"{case.name}: {words(path)} is memory of an input")
+        if strict and path in shared and path not in case.shared:
+            raise StageRefused(f"{case.name}: {words(path)} is memory of another part of the output")
     return output
 
 

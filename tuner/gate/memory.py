@@ -188,12 +188,33 @@ def all_equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> l
     return [bool(value) for value in torch.stack(equal).tolist()]
 
 
+def synchronise(device: torch.device) -> None:
+    """Wait for the device; what a kernel did wrong shows here at the latest."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def shares_memory(tensor: torch.Tensor, values: Iterable[Any]) -> bool:
     """Whether a tensor lives in the memory of one of the values."""
     if not tensor.numel():
         return False
     mine = tensor.untyped_storage().data_ptr()
     return any(mine == other.untyped_storage().data_ptr() for other in tensors_in(values))
+
+
+def has_elements_of(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have an element in common, unlike two slices of one memory."""
+    if not (other.numel() and shares_memory(one, [other])):
+        return False
+    seen = torch.zeros(one.untyped_storage().nbytes(), dtype=torch.bool, device=one.device)
+    _in_bytes(seen, one).fill_(True)
+    return bool(_in_bytes(seen, other).any())
+
+
+def _in_bytes(memory: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The first bytes of a tensor's elements, in a tensor that has a place for each byte of its memory."""
+    size = tensor.element_size()
+    return memory.as_strided(tensor.shape, [step * size for step in tensor.stride()], tensor.storage_offset() * size)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,6 @@ import contextlib
 import copy
 import gc
 import inspect
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +18,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tunebench.tuner.gate.changes import CHANGES
+from tunebench.tuner.gate.comparison import real
 from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.gradients import Backward, Gradients, gradients_of
 from tunebench.tuner.gate.manner import Manner, Recording
@@ -32,6 +32,7 @@ from tunebench.tuner.gate.memory import (
     shares_memory,
 )
 from tunebench.tuner.gate.on_streams import after_wait, capturable, replayed
+from tunebench.tuner.gate.options import options_of, values_for
 from tunebench.tuner.gate.questions import (
     Setting,
     Settings,
@@ -40,10 +41,11 @@ from tunebench.tuner.gate.questions import (
     held_and_changed,
     outputs_at_once,
     outputs_in_turns,
+    saved_and_loaded,
     set_setting,
     settings_of,
 )
-from tunebench.tuner.gate.truth import Truth, device_of_inputs, named_tensors, truth_of, under_autocast
+from tunebench.tuner.gate.truth import Truth, device_of_inputs, named_tensors, overlapping, truth_of, under_autocast
 from tunebench.tuner.gate.values import Values, cloned, mapped, own_part, tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import seed_generators
@@ -95,6 +97,7 @@ class Answer:
         intact: no guard band was written.
         aliases: the paths of what is memory of an input.
         repeats: some of the rest of the output is memory of an output that the model keeps.
+        shared: the paths of what is memory of an earlier part of the output.
         input_sums: the inputs' checksums after the call, where they were asked for.
         inputs: the inputs after the call, by name, where they were asked for.
     """
@@ -104,6 +107,7 @@ class Answer:
     intact: bool
     aliases: Sequence[str]
     repeats: bool
+    shared: Sequence[str]
     input_sums: Sequence[torch.Tensor]
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
@@ -178,7 +182,8 @@ class Model:
             self._kept.append(output)
         sums = checksums(mine) if options.sums else ()
         after = named_tensors(mine) if options.after else {}
-        return Answer(output, dict(self.module.named_buffers()), intact, aliases, repeats, sums, after)
+        shared = overlapping(output)
+        return Answer(output, dict(self.module.named_buffers()), intact, aliases, repeats, shared, sums, after)
 
     def _compiled(self) -> Callable[..., Any]:
         import torch._dynamo  # seconds, so that only whoever asks pays for it
@@ -247,9 +252,9 @@ class Model:
         return self.module.state_dict()
 
     def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        """Copy these values into buffers."""
+        """Copy these values into buffers; those for complex ones are pairs."""
         for name, buffer in self.module.named_buffers():
-            buffer.copy_(buffers[name])
+            real(buffer).copy_(buffers[name])
 
     def remember(self) -> None:
         """Note the module's state, for `reset`."""
@@ -350,9 +355,14 @@ class Model:
         """Measure the bytes of memory that each of `count` calls leaves behind; None where the system does not say."""
         return bytes_left_behind(self._run, turns, count, device_of_inputs(turns[0]))
 
-    def copied(self) -> Model:
-        """Copy the module deeply, as a model of its own."""
-        return Model(copy.deepcopy(self.module), self._ready, self._memory)
+    def copied(self, *, pickled: bool = False) -> Model:
+        """Copy the module deeply, as a model of its own.
+
+        Args:
+            pickled: by `torch.save` and `torch.load`.
+        """
+        module = saved_and_loaded(self.module) if pickled else copy.deepcopy(self.module)
+        return Model(module, self._ready, self._memory)
 
     def settings(self) -> Settings:
         """Return the numbers that the module and its parts hold as plain attributes, such as `norm.eps`."""
@@ -372,11 +382,13 @@ class Model:
         parameters = list(inspect.signature(self.module.forward).parameters.values())[:count]
         return [one.name for one in parameters] if all(one.kind in named for one in parameters) else []
 
-    def options(self, count: int) -> Sequence[str]:
-        """Return the names of the inputs behind the first ones that have defaults, up to the first that has none."""
-        more = list(inspect.signature(self.module.forward).parameters.values())[count:]
-        named = itertools.takewhile(lambda one: one.kind is one.POSITIONAL_OR_KEYWORD, more)
-        return [one.name for one in named if one.default is not one.empty]
+    def options(self, count: int) -> Mapping[str, Any]:
+        """Return the inputs that it does without, behind the first ones, with their defaults; see `options_of`."""
+        return options_of(self.module, count)
+
+    def values_for(self, inputs: Sequence[Any], option: str, number: float) -> Sequence[Any]:
+        """Return a value for one of the options, if there is any that it takes and shows; see `options.values_for`."""
+        return values_for(self.module, inputs, option, number)
 
 
 def in_part(model: Model, manner: Manner) -> Model:

@@ -11,12 +11,14 @@ from zlib import crc32
 import torch
 from torch import nn
 
+from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.accuracy import DRAWS
 from tunebench.tuner.gate.case import Case, Expected, expect, without_memory
-from tunebench.tuner.gate.comparison import relative_norm
-from tunebench.tuner.gate.distributions import DISTRIBUTIONS, changed, graded, mixed_signs
+from tunebench.tuner.gate.comparison import real, relative_norm
+from tunebench.tuner.gate.distributions import DISTRIBUTIONS, at_ends, changed, graded, is_integer, mixed_signs
 from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
+from tunebench.tuner.gate.invariants import Form
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.manner import Recording
 from tunebench.tuner.gate.memory import SENTINELS, Bands, checksums
@@ -25,7 +27,7 @@ from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import tolerance_of
 from tunebench.tuner.gate.truth import Truth
-from tunebench.tuner.gate.values import Leaf, tensors_in
+from tunebench.tuner.gate.values import Leaf, cloned, tensors_in
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.users_code import described
 
@@ -53,6 +55,8 @@ class Oracle:
         bands: guard bands around the inputs.
         degenerate: answers that are no answers (zeros, say) and that these cases would let pass.
         steady: a second call on the first case's inputs has the same answer, whatever the first did to the module.
+        keeps_state: an answer depends on the calls before it, by more than parameters and buffers; each case is of a
+            new model.
         draws: so many of the cases, which come first, are draws of the inputs.
         accuracy: how wrong an answer may be. Under `EAGER` the reference's own are those at full precision.
     """
@@ -64,6 +68,7 @@ class Oracle:
     steady: bool
     draws: int = 1
     accuracy: Accuracy = Accuracy.TOLERANCE
+    keeps_state: bool = False
 
     @property
     def tolerance(self) -> float:
@@ -72,7 +77,11 @@ class Oracle:
 
 
 def consult_reference(
-    source: Source, model: Model, accuracy: Accuracy = Accuracy.TOLERANCE, draw: Draw = FIXED
+    source: Source,
+    model: Model,
+    accuracy: Accuracy = Accuracy.TOLERANCE,
+    draw: Draw = FIXED,
+    renew: Callable[[], Model] | None = None,
 ) -> Oracle:
     """Run the reference, at its own precision and in float64, on several draws of the inputs.
 
@@ -84,44 +93,62 @@ def consult_reference(
         model: the reference's model, which is left as it was.
         accuracy: of the oracle; it says how many draws.
         draw: of the run.
+        renew: makes the model anew.
+
+    Raises:
+        KernelFolderError: two new models give different answers, so that there is nothing to compare with.
     """
     draws = DRAWS[accuracy]
     in_full = accuracy is Accuracy.EAGER
     state = {name: tensor.clone() for name, tensor in model.state().items()}
     bands = Bands()
     model.remember()
+    keeps_state = False
 
     def case_of(name: str, inputs: Sequence[Any], *, everywhere: bool = False) -> Case:
         model.reset(SENTINELS[0])
         given = tuple(bands.around(value) for value in inputs)
-        return ask(model, name, given, everywhere=everywhere, in_full=in_full, seed=draw.seed)
+        asked = renew() if keeps_state and renew is not None else model
+        return ask(asked, name, given, everywhere=everywhere, in_full=in_full, seed=draw.seed)
 
-    with torch.no_grad():
+    def all_cases() -> tuple[list[Case], Mapping[str, Sequence[str]]]:
         inputs = {number: source.inputs(draw.seed_of(number)) for number in range(1, draws + 1)}
         cases = [case_of(f"draw {number}", given, everywhere=True) for number, given in inputs.items()]
-        drawn = cases[0].inputs
+        drawn, form = cases[0].inputs, Form.of(list(inputs.values()))
         with contextlib.suppress(ReferenceRefusal):  # it may take probabilities only
             signs = [mixed_signs(value, draw.seed_of(number)) for number, value in enumerate(drawn)]
-            cases.append(case_of("mixed signs", signs))
+            cases.append(case_of("mixed signs", form.keep(signs)))
+        for largest in (True, False) if any(map(is_integer, drawn)) else ():
+            with contextlib.suppress(ReferenceRefusal):
+                ends = at_ends(list(inputs.values()), largest=largest)
+                cases.append(case_of(f"integers as {'large' if largest else 'small'} as they are drawn", ends))
         found = _degenerate(cases)
         for name, change in _STRONGER.items():
             if len(cases) == draws or any(found.values()):
                 with contextlib.suppress(ReferenceRefusal):
-                    cases.append(case_of(name, [change(value, number) for number, value in enumerate(drawn)]))
+                    others = form.keep([change(value, number) for number, value in enumerate(drawn)])
+                    cases.append(case_of(name, others))
                 found = _degenerate(cases)
+        return cases, found
+
+    with torch.no_grad():
+        cases, found = all_cases()
         model.reset(SENTINELS[0])
-        steady = _is_steady(model, cases[0])
+        if not _answers_again(model, cases[0], cases[0].call_seed):
+            if renew is not None and not _answers_again(renew(), cases[0], cases[0].call_seed):
+                raise KernelFolderError("the reference does not repeat itself: there is nothing to compare with")
+            keeps_state = True
+            cases, found = all_cases()
+        # A second call has the first one's answer: it neither changes its inputs nor draws random numbers.
+        steady = not cases[0].changed and not keeps_state and _answers_again(model, cases[0])
         model.reset(SENTINELS[0])
-        return Oracle(tuple(cases), state, bands, _answers_to_all(found), steady, draws, accuracy)
+        return Oracle(tuple(cases), state, bands, _answers_to_all(found), steady, draws, accuracy, keeps_state)
 
 
-def _is_steady(model: Model, case: Case) -> bool:
-    """Whether a second call has the first one's answer: it neither changes its inputs nor draws random numbers."""
-    if case.changed:
-        return False
-    plain = CallOptions(byte=None, guarded=False)
-    model.call(case.inputs, plain)
-    again = model.call(case.inputs, plain)
+def _answers_again(model: Model, case: Case, seed: int | None = None) -> bool:
+    """Whether one more call has the case's answer."""
+    inputs = cloned(case.inputs) if case.changed else case.inputs
+    again = model.call(inputs, CallOptions(byte=None, guarded=False, seed=seed))
     try:
         judge_values(case, judge_structure(case, again.output, aliases=again.aliases))
     except StageRefused:
@@ -170,7 +197,8 @@ def ask(
     if truth.draws and any(one.own.max_relative > OTHER_DRAWS for one in output.values()):
         note = "it draws other random numbers in float64"
         output = _expected(truth, note, free)
-    buffers = {key: buffer.double() for key, buffer in (truth.own_buffers if note else truth.exact_buffers).items()}
+    moved = truth.own_buffers if note else truth.exact_buffers
+    buffers = {key: real(buffer).double() for key, buffer in moved.items()}
     return Case(
         name=name,
         inputs=inputs,
@@ -188,6 +216,7 @@ def ask(
         reference_buffer_error=max(
             (relative_norm(truth.own_buffers[key], buffers[key]) for key in buffers), default=0.0
         ),
+        shared=truth.shared,
         note=note and f"the reference's own answer is the truth, since {note}",
     )
 

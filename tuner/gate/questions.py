@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import inspect
+import io
+import pickle
 import random
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -208,6 +212,47 @@ def _bytes_in_use(device: torch.device) -> int | None:
     told.restype = _MallocInfo
     info: _MallocInfo = told()
     return info.uordblks + info.hblkhd
+
+
+def saved_and_loaded(module: nn.Module) -> nn.Module:
+    """Return what `torch.load` makes of what `torch.save` writes of a module.
+
+    Its classes are found where its file would be imported from: the file was run without that.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    stream = io.BytesIO()
+    with _importable([type(part) for part in module.modules()]):
+        try:
+            torch.save(module, stream)
+        except pickle.PickleError as error:
+            raise TypeError(str(error)) from error
+        stream.seek(0)
+        loaded: nn.Module = torch.load(stream, weights_only=False)
+    return loaded
+
+
+@contextlib.contextmanager
+def _importable(classes: Sequence[type]) -> Iterator[None]:
+    """Have the modules that define these classes among those that are imported."""
+    added: dict[str, types.ModuleType] = {}
+    for one in classes:
+        if one.__module__ in sys.modules:
+            continue
+        module = added.setdefault(one.__module__, types.ModuleType(one.__module__))
+        for function in vars(one).values():
+            if isinstance(function, types.FunctionType):
+                vars(module).update(function.__globals__)
+    for one in classes:
+        if one.__module__ in added:
+            setattr(added[one.__module__], one.__qualname__, one)
+    sys.modules.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del sys.modules[name]
 
 
 def is_setting(value: object) -> bool:

@@ -52,13 +52,20 @@ class QuickGate:
 
     Args:
         model: carries the reference's weights; its parameters and buffers are put between guard bands.
+        renew: makes it anew, for each call where the reference keeps a state from call to call.
     """
 
-    def __init__(self, model: Model, oracle: Oracle, exemptions: Exemptions) -> None:
-        self._model = model
+    def __init__(
+        self, model: Model, oracle: Oracle, exemptions: Exemptions, renew: Callable[[], Model] | None = None
+    ) -> None:
+        self._renew = renew if oracle.keeps_state else None
         self._oracle = oracle
         self._exemptions = exemptions
         self._errors: dict[str, dict[str, ErrorFigures]] = {}
+        self._begin(model)
+
+    def _begin(self, model: Model) -> None:
+        self._model = model
         model.remember()
         model.guard()
 
@@ -111,6 +118,8 @@ class QuickGate:
 
     def _run(self, prepare: Prepare, case: Case, byte: int, options: CallOptions = ORDINARY) -> Answer:
         """Return the model's answer, from the state of the beginning; `intact` is about every guard band."""
+        if self._renew is not None:
+            self._begin(self._renew())
         self._model.reset(byte)
         prepare(case.inputs)
         self._oracle.bands.fill(byte)

@@ -76,6 +76,10 @@ class Source:
         """Make the same as a model under test."""
         return Model(self.module(mode, state))
 
+    def revive(self) -> bool:
+        """Run the file in a new process, in place of one that is gone; return whether it has one of its own."""
+        return False
+
     def elements(self, changes: Sizes) -> tuple[int, int]:
         """Count the elements of the output and of all parameters at other sizes, without memory for them."""
         meta = torch.device("meta")

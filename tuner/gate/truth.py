@@ -12,7 +12,7 @@ from torch import nn
 
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.float64 import in_float64, widened
-from tunebench.tuner.gate.memory import Bands, all_equal, checksums, shares_memory
+from tunebench.tuner.gate.memory import Bands, all_equal, checksums, has_elements_of, shares_memory
 from tunebench.tuner.gate.values import ROOT, Leaf, Values, cloned, mapped, tensors_in
 from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.settings import strict_float32
@@ -36,6 +36,7 @@ class Truth:
         own_buffers, exact_buffers: the buffers after the call.
         own_inputs, exact_inputs: what the inputs hold after the call that it changes, by names such as `input 1`.
         aliases: the paths of what is memory of an input.
+        shared: the paths of what is memory of an earlier part of the output.
     """
 
     own: Values
@@ -48,6 +49,7 @@ class Truth:
     own_inputs: Mapping[str, torch.Tensor]
     exact_inputs: Mapping[str, torch.Tensor]
     aliases: Sequence[str]
+    shared: Sequence[str]
 
 
 def truth_of(
@@ -86,6 +88,7 @@ def truth_of(
     draws = not torch.equal(drawn, state_of(device))
     own = Values.of(answer).mapped(torch.Tensor.detach)
     aliases = tuple(path for path, tensor in own.tensors.items() if shares_memory(tensor, inputs))
+    shared = overlapping(own)
     if changed := _changed(inputs, before):
         own = own.mapped(Bands().around)  # the output may be memory of an input; its strides stay
         changed = {name: tensor.clone() for name, tensor in changed.items()}
@@ -102,7 +105,16 @@ def truth_of(
         own_inputs=changed,
         exact_inputs={} if exact is None else {name: named_tensors(wide)[name] for name in changed},
         aliases=aliases,
+        shared=shared,
     )
+
+
+def overlapping(output: Values) -> Sequence[str]:
+    """Return the paths of the tensors of an output that have elements in common with an earlier one."""
+    parts = list(output.tensors.items())
+    return [
+        path for n, (path, tensor) in enumerate(parts) if any(has_elements_of(tensor, other) for _, other in parts[:n])
+    ]
 
 
 def _exactly(

@@ -26,8 +26,9 @@ from tunebench.tuner.errors import (
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers, Harness, synchronise
+from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.launches import ShapeRecorder
+from tunebench.tuner.gate.memory import synchronise
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.quick import QuickGate, pinned

@@ -21,7 +21,7 @@ import typer
 
 from tunebench.db.connection.location import without_secrets
 from tunebench.studies.display.terminal import one_line
-from tunebench.tuner.errors import TunebenchError, UserError
+from tunebench.tuner.errors import InternalError, TunebenchError, UserError
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C; the line about it is printed where the signal is handled."""
@@ -46,6 +46,8 @@ def run() -> int:
             code = _say("standard output is closed, so what there was to print is lost: send it to /dev/null", 2)
     except UserError as error:
         code = _say(str(error), 2)
+    except InternalError as error:
+        code = _bug(error)
     except TunebenchError as error:
         code = _say(str(error), 1)
     except SystemExit as ending:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tunebench.tuner.gate.harness import synchronise
+from tunebench.tuner.gate.memory import synchronise
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.truth import device_of_inputs
 from tunebench.tuner.gate.values import Values, mapped, tensors_in

@@ -159,9 +159,9 @@ class Host:
         self._made = source, mode
         self._watch.look("once a model is made")
 
-    def copy(self, number: int, of: int) -> None:
-        """Copy a model deeply, as one of that number."""
-        self._models[number] = self._models[of].copied()
+    def copy(self, number: int, of: int, pickled: bool) -> None:
+        """Copy a model, as one of that number; see `Model.copied`."""
+        self._models[number] = self._models[of].copied(pickled=pickled)
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Let go of models."""

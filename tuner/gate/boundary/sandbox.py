@@ -26,6 +26,7 @@ from tunebench.tuner.gate.boundary.supervisor import Supervised
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.exemptions import Exemptions
+from tunebench.tuner.gate.faults import ReferenceRaisedError
 from tunebench.tuner.gate.model import ORDINARY, Answer, CallOptions, Model
 from tunebench.tuner.gate.sanitizer import Inspection
 from tunebench.tuner.gate.sources import Sizes, Source
@@ -63,9 +64,13 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self._dropped: list[int] = []
         self._made = 0
         self._most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
+        self._folder = contextlib.ExitStack()
+        self._start()
+
+    def _start(self) -> None:
+        spec = self.spec
         self._passage = Lending(spec.device)
         self._is_entered = spec.walls is None
-        self._folder = contextlib.ExitStack()
         scratch_of_file, room = scratch_folder(), None
         if spec.walls is not None:
             folder, on_gpu = self._folder.enter_context(scratch()), spec.device.type == "cuda"
@@ -128,7 +133,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         if not isinstance(reply, dict) or set(reply) not in ({"value"}, {"error"}):
             raise self._no_answer("a malformed reply")
         if "error" in reply:
-            raise ReportedError(str(reply["error"]))
+            raise (ReferenceRaisedError if self.spec.is_reference else ReportedError)(str(reply["error"]))
         try:
             return put_together(declared_types(method)["return"], reply["value"])
         except MalformedError as error:
@@ -148,6 +153,19 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         model = RemoteModel(self, self._made)
         weakref.finalize(model, self._dropped.append, self._made).atexit = False
         return model
+
+    def revive(self) -> None:
+        """Run the files in a new process, boxed alike, in place of one that is gone with its models.
+
+        Raises:
+            SandboxError: they do not run again.
+        """
+        self.close()
+        self._start()
+        try:
+            self.open()
+        except ReportedError as error:
+            raise self._no_answer(f"it does not run again: {error}") from error
 
     def changes(self) -> ProcessChanges:
         """Return what the file has changed of its process, and whether a call draws random numbers."""
@@ -243,8 +261,8 @@ class RemoteModel(Model):
         answer: Answer = self.sandbox.ask(Model.call, self.key, inputs=given, options=options)
         return answer
 
-    def copied(self) -> RemoteModel:
-        return self.sandbox.new_model(Host.copy, of=self.key)
+    def copied(self, *, pickled: bool = False) -> RemoteModel:
+        return self.sandbox.new_model(Host.copy, of=self.key, pickled=pickled)
 
 
 @_asked_there
@@ -276,6 +294,10 @@ class RemoteSource(Source):
 
     def model(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> RemoteModel:
         return self.sandbox.model(self.key, mode, state)
+
+    def revive(self) -> bool:
+        self.sandbox.revive()
+        return True
 
     def bounds(self, mode: Mode) -> Mapping[str, float]:
         """Return the errors that pass at these sizes, by the path of each part; nothing else leaves the process."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from tunebench.tuner.gate.boundary.spec import SandboxSpec
-from tunebench.tuner.gate.harness import synchronise
+from tunebench.tuner.gate.memory import synchronise
 from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.process_state import Watch
 from tunebench.tuner.gate.sources import Sizes

@@ -11,8 +11,8 @@ import torch
 from tunebench.tuner.gate.changes import place_of
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.harness import Harness, Pair, synchronise
-from tunebench.tuner.gate.memory import same_bits
+from tunebench.tuner.gate.harness import Harness, Pair
+from tunebench.tuner.gate.memory import all_equal, checksums, same_bits, synchronise
 from tunebench.tuner.gate.model import Answer, CallOptions
 from tunebench.tuner.gate.questions import LEAK_BYTES
 from tunebench.tuner.gate.stage_log import StageRefused
@@ -23,10 +23,14 @@ _HELD = 3
 _AT_ONCE = 16
 _FEW = 4
 _MOST_INPUTS = 4
+_KEEPS_STATE = "the reference keeps a state from call to call"
 
 
 def same_memory(harness: Harness) -> None:
     """The same tensors with new content, and other tensors on the same memory: an answer kept for either is stale."""
+    if harness.answers.oracle.keeps_state:
+        harness.pass_over(_KEEPS_STATE)  # it may be the memory of an input
+        return
     pair, held = harness.pair(), CallOptions(held=True)
     inputs = pair.inputs(1)
     pair.candidate.hold(inputs)
@@ -43,8 +47,10 @@ def same_memory(harness: Harness) -> None:
     harness.agree(pair, inputs, "whole eighths", held)
     share = harness.draw.factor("an element's place") / 2
     for name, edit in _EDITS.items():
-        inputs = _written(harness, pair, _each(inputs, partial(edit, share=share)))
-        harness.agree(pair, inputs, name, held)
+        others = harness.in_form(pair, _each(inputs, partial(edit, share=share)))
+        if not all(all_equal(checksums(inputs), checksums(others))):  # else nothing would be asked
+            inputs = _written(harness, pair, others)
+            harness.agree(pair, inputs, name, held)
     for name, draw in _INDICES.items():
         others = _with_indices(inputs, pair.inputs(5), draw)
         if any(one is not other for one, other in zip(inputs, others, strict=True)):
@@ -70,7 +76,7 @@ def _each(inputs: Sequence[Any], edit: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def _edited(edit: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
-    if not (tensor.is_floating_point() and tensor.numel()):
+    if not ((tensor.is_floating_point() or tensor.is_complex()) and tensor.numel()):
         return tensor
     return edit(own_part(tensor)).expand(tensor.shape)
 
@@ -126,6 +132,13 @@ def _other_order(value: torch.Tensor, share: float = 0.0) -> torch.Tensor:  # no
     return value.roll(tuple(1 for _ in value.shape), tuple(range(value.dim()))) if value.dim() else value
 
 
+def _imaginary_part(value: torch.Tensor, share: float) -> torch.Tensor:  # noqa: ARG001
+    edited = value.clone()
+    if value.is_complex():
+        edited.imag.mul_(-0.5).add_(0.25)
+    return edited
+
+
 _EDITS: Mapping[str, Callable[..., torch.Tensor]] = {
     "the same elements in another order": _other_order,
     "all elements changed by a thousandth": _all_by_less,
@@ -134,6 +147,7 @@ _EDITS: Mapping[str, Callable[..., torch.Tensor]] = {
     "an odd element changed": _element(5),
     "an even element changed": _element(4),
     "one row changed": _one_row,
+    "the imaginary part changed": _imaginary_part,
 }
 """Edits of floating-point inputs, which are told at which share of each axis the one place is that they change."""
 
@@ -184,6 +198,9 @@ def _rewritten(harness: Harness, pair: Pair, inputs: tuple[Any, ...], number: in
 
 def later_calls(harness: Harness) -> None:
     """Each of many calls on inputs that take turns is right, and so is one on other inputs after them."""
+    if harness.answers.oracle.keeps_state:
+        harness.pass_over(_KEEPS_STATE)
+        return
     pair = harness.pair()
     turns = [pair.inputs(21), pair.inputs(22)]
     if harness.agree(pair, turns[0], "the first call") is None:
@@ -285,7 +302,8 @@ def instances(harness: Harness) -> None:
 
 
 def copies(harness: Harness) -> None:
-    """A deep copy and its original, one edited and then the other: neither moves the other."""
+    """A deep copy and its original, one edited and then the other: neither moves the other. Then what `torch.load`
+    makes of what `torch.save` has written of it."""
     pair = harness.pair()
     inputs = pair.inputs(1)
     if harness.agree(pair, inputs, "the original") is None:
@@ -304,6 +322,14 @@ def copies(harness: Harness) -> None:
     pair.change("an edit of one row")
     harness.agree(pair, inputs, "an original that was edited after it was copied")
     harness.agree(copied, inputs, "the copy of an original that was edited")
+    try:
+        pair.reference.copied(pickled=True)
+    except FAILURES:
+        harness.pass_over("the reference cannot be pickled")
+        return
+    with harness.refusing("a model that torch.save has written"):
+        loaded = pair.copied(pickled=True)
+    harness.agree(loaded, inputs, "a model that torch.load has made")
 
 
 def threads(harness: Harness) -> None:

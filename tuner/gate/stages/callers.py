@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from tunebench.tuner.gate.changes import HOOKS
-from tunebench.tuner.gate.comparison import compare, norm_of, relative_norm, scale_of
+from tunebench.tuner.gate.comparison import compare, norm_of, real, relative_norm, scale_of
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import OUTPUT, Backward, Gradients, Incoming, Trained
@@ -24,6 +25,7 @@ from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, REFERENCE_MULTIPLE, allowed_error, tolerance_of
 from tunebench.tuner.gate.values import in_type, mapped
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.users_code import described
 
 _SIZES = 2
 _MOSTLY_ROUNDING = 0.1
@@ -44,8 +46,8 @@ def hooks(harness: Harness) -> None:
 
 
 def keywords(harness: Harness) -> None:
-    """Called with its inputs by their names in the reference's signature, and with a number for each that the reference
-    does without."""
+    """Called with its inputs by their names in the reference's signature, and with a number, a flag or a tensor for
+    each that the reference does without, by what it takes."""
     pair = harness.pair()
     inputs = pair.inputs(1)
     names = tuple(pair.reference.input_names(len(inputs)))
@@ -54,9 +56,23 @@ def keywords(harness: Harness) -> None:
         return
     harness.agree(pair, inputs, f"called with {', '.join(names)} by name", CallOptions(keywords=names))
     number = harness.draw.factor("an option")
-    for option in pair.reference.options(len(inputs)):
-        names, inputs = (*names, option), (*inputs, number)
-        harness.agree(harness.pair(), inputs, f"with {option} = {number}", CallOptions(keywords=names))
+    for option, default in pair.reference.options(len(inputs)).items():
+        names = (*names, option)
+        values: Sequence[Any] = ()
+        with harness.reference_first(f"with {option}"):
+            values = pair.twin().values_for(pair.inputs(1), option, number)
+        if not values:
+            harness.pass_over(f"no value for {option} is found that the reference takes and shows")
+        for value in values:
+            given = CallOptions(keywords=names)
+            harness.agree(harness.pair(), (*inputs, value), f"with {option} = {_shown(value)}", given)
+        inputs = (*inputs, default)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {tuple(value.shape)}"
+    return f"({', '.join(map(_shown, value))})" if isinstance(value, tuple) else repr(value)
 
 
 GRADIENTS: Mapping[str, Backward] = {
@@ -97,8 +113,10 @@ def gradients(harness: Harness) -> None:
     pair = harness.pair()
     plainly = CallOptions(byte=None, guarded=False, recording=Recording.GRADIENTS)
     harness.agree(pair, pair.inputs(1), "a call where gradients are recorded", plainly)
-    for label, how in harness.draw.shuffled("gradients", GRADIENTS.items()):
-        ask_gradients(harness, label, how)
+    order = harness.draw.shuffled("gradients", GRADIENTS.items())
+    reasons = [ask_gradients(harness, label, how) for label, how in order]
+    if None not in reasons and (why := next(filter(None, reasons), "")):
+        harness.leave_out(why)
 
 
 def training(harness: Harness) -> None:
@@ -118,7 +136,7 @@ def training(harness: Harness) -> None:
 
 def _odd(harness: Harness) -> list[Source]:
     """Sizes that have been asked about, first those with the most odd numbers: there vectors and tiles have a rest."""
-    order = harness.draw.shuffled("sizes of gradients", harness.answers.sizes_met)
+    order = harness.draw.shuffled("sizes of gradients", harness.sizes_met)
     return sorted(order, key=lambda source: -sum(size % 2 for size in source.sizes.values()))[:_SIZES]
 
 
@@ -129,8 +147,8 @@ def ask_gradients(
     model: Model | None = None,
     mode: Mode | None = None,
     source: Source | None = None,
-) -> None:
-    """Ask for gradients.
+) -> str | None:
+    """Ask for gradients; return why there was nothing to ask, empty where the reference's output needs none.
 
     Args:
         model: who is asked in the contender's place.
@@ -146,25 +164,28 @@ def ask_gradients(
     if how.wide:
         candidate.to(torch.float64)
         drawn = tuple(mapped(value, in_type(torch.float64)) for value in drawn)
-    normal = pair.changed(drawn, DISTRIBUTIONS["normal"])
+    normal = harness.in_form(pair, pair.changed(drawn, DISTRIBUTIONS["normal"]))
     # Of both signs, where the reference is made for them.
-    answers = (_Answer.of(pair, mode, how, inputs) for inputs in (normal, drawn))
-    asked = next((one for one in answers if one is not None), None)
-    if asked is None:
-        harness.pass_over("the reference has no such gradients")
-        return
+    asked = _Answer.of(pair, mode, how, normal)
+    if isinstance(asked, str):
+        asked = _Answer.of(pair, mode, how, drawn)
+    if isinstance(asked, str):
+        if asked:
+            harness.pass_over(asked)
+        return asked
     with harness.refusing(f"gradients {label}"):
         with torch.no_grad():
             reason = candidate.ready(asked.inputs)
         if reason is not None:
             harness.pass_over(reason)
-            return
+            return reason
         got = candidate.gradients(asked.inputs, how)
     harness.count()
     try:
         asked.judge(replace(got, found=_with_zeros(got.found, asked.own.found)) if how.second else got)
     except StageRefused as refusal:
         raise StageRefused(f"gradients {label}: {refusal}") from refusal
+    return None
 
 
 @dataclass(frozen=True)
@@ -175,7 +196,7 @@ class _Answer:
         inputs: of each call.
         own: at its own precision; of the gradients those that are judged.
         exact: in float64.
-        redrawn: that has drawn other random numbers, so that the reference's own is the truth.
+        redrawn: that is no truth, since it has drawn other random numbers or lacks a gradient: the own answer is.
         infinite: an infinity has come in; what becomes of it and a zero, or another one, depends on the formula.
     """
 
@@ -186,27 +207,34 @@ class _Answer:
     infinite: bool
 
     @classmethod
-    def of(cls, pair: Pair, mode: Mode | None, how: Backward, inputs: tuple[Any, ...]) -> _Answer | None:
-        """None where the reference has none, or none that are finite."""
+    def of(cls, pair: Pair, mode: Mode | None, how: Backward, inputs: tuple[Any, ...]) -> _Answer | str:
+        """Return why there is none: the reference raises, or not all are finite; empty where no output needs any."""
         reference = pair.twin(mode)
         if how.wide:
             reference.to(torch.float64)
-        try:
+        exact: Gradients | None = None
+        with contextlib.suppress(*FAILURES):
             exact = reference.gradients(inputs, how, exact=True)
+        try:
             own = reference.gradients(inputs, how)
-        except FAILURES:
-            return None
-        if set(exact.found) != set(own.found):
-            return None
+        except FAILURES as error:
+            return f"the reference has no such gradients: {described(error)}"
+        lacking = exact is None or set(exact.found) != set(own.found)
+        if exact is None or lacking:
+            exact = own
         finite = {name for name in exact.found if _is_finite(exact.found[name]) and _is_finite(own.found[name])}
         if how.incoming is Incoming.INFINITE:
             finite = {name for name in exact.found if _are_infinite_alike(own.found[name], exact.found[name])}
         names = [name for name in own.found if name in finite or not name.startswith(OUTPUT)]
-        if all(name.startswith(OUTPUT) for name in names) or not finite.issuperset(names):
-            return None
+        if all(name.startswith(OUTPUT) for name in names):
+            return ""
+        if not finite.issuperset(names):
+            return "the reference's gradients are not finite"
         found = {name: own.found[name] for name in names}
         outputs = [name for name in names if name.startswith(OUTPUT)]
-        redrawn = own.draws and any(_error(found[name], exact.found[name]) > OTHER_DRAWS for name in outputs)
+        redrawn = lacking or (
+            own.draws and any(_error(found[name], exact.found[name]) > OTHER_DRAWS for name in outputs)
+        )
         return cls(inputs, replace(own, found=found), exact, redrawn, how.incoming is Incoming.INFINITE)
 
     def judge(self, got: Gradients) -> None:
@@ -229,7 +257,7 @@ class _Answer:
                 raise StageRefused(f"{what} has another shape or type than the reference's")
             self._judge(what, got.found[name], gradient, self.exact.found[name])
         truth = self.own if self.redrawn else self.exact
-        expected = {name: buffer.double() for name, buffer in truth.buffers.items()}
+        expected = {name: real(buffer).double() for name, buffer in truth.buffers.items()}
         own_error = max((relative_norm(self.own.buffers[name], expected[name]) for name in expected), default=0.0)
         require_buffers("afterwards", got.buffers, expected, own_error)
 

@@ -11,7 +11,10 @@ from tunebench.tuner.gate.distributions import (
     NON_FINITE,
     OFFSET,
     InputChange,
+    is_integer,
+    large_integers,
     other_masks,
+    otherwise,
     zeros_among,
 )
 from tunebench.tuner.gate.faults import FAILURES
@@ -42,12 +45,48 @@ def distributions(harness: Harness) -> None:
         inputs = tuple(scalar if isinstance(value, float) else value for value in pair.inputs(11))
         if any(isinstance(value, float) for value in inputs):
             harness.agree(pair, inputs, f"the number {scalar}")
+    _ask_about_what_is_alike(harness, pair)
+    harness.tell(harness.answers.form(pair.source).words(pair.names(drawn)))
+
+
+def _ask_about_what_is_alike(harness: Harness, pair: Pair) -> None:
+    """Flags, masks and lengths that every draw has alike take other values, one after the other."""
+    draws = harness.answers.draws(pair.source)
+    drawn, names = draws[0], pair.names(draws[0])
+    for number, values in enumerate(zip(*draws, strict=True)):
+        other = otherwise(values, harness.draw.seed_of(number))
+        if other is not None:
+            inputs = (*drawn[:number], other, *drawn[number + 1 :])
+            harness.agree(harness.pair(), inputs, f"{names[number]} otherwise than every draw has it")
+
+
+def _ask_about_large_integers(harness: Harness) -> None:
+    """Integers that are data, beyond those that are drawn: the output goes on following them, unlike lengths."""
+    drawn = harness.answers.draws(harness.base)[0]
+    if not any(map(is_integer, drawn)):
+        return
+    if harness.device.type != "cpu":
+        harness.pass_over("integers beyond those drawn may be indices, which end a process on a GPU")
+        return
+    pair, plain = harness.pair(), CallOptions(byte=None, guarded=False, seed=0)
+    seed = harness.draw.seed_of(0)
+    try:
+        one, other = (pair.twin().call(large_integers(drawn, n, seed), plain).output.tensors for n in (1, 2))
+    except FAILURES:
+        harness.pass_over("the reference refuses integers beyond those drawn")
+        return
+    if list(one) == list(other) and all(torch.equal(one[path], other[path]) for path in one):
+        harness.pass_over("integers beyond those drawn are no data")
+        return
+    harness.agree(pair, large_integers(drawn, 1, seed), "large integers")
 
 
 def non_finite(harness: Harness) -> None:
-    """NaN, infinities and denormals: not finite exactly where the reference is not, and of the same kind."""
+    """NaN, infinities and denormals: not finite exactly where the reference is not, and of the same kind. Then integers
+    that are large for their type."""
     for name in harness.draw.shuffled("not finite", NON_FINITE):
         ask_distribution(harness, harness.pair(), name)
+    _ask_about_large_integers(harness)
 
 
 def signed_zeros(harness: Harness) -> None:

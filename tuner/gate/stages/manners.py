@@ -16,7 +16,7 @@ from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.sources import Sizes
 from tunebench.tuner.gate.stages.callers import GRADIENTS, TRAINING, ask_gradients
 from tunebench.tuner.gate.stages.inputs import ask_distribution
-from tunebench.tuner.gate.stages.layouts import LAYOUTS, ask_layout
+from tunebench.tuner.gate.stages.layouts import MOVED, STRIDED, ask_layout
 from tunebench.tuner.gate.stages.state import ask_changed
 from tunebench.tuner.gate.stages.torch_features import DTYPES, ask_dtype
 
@@ -53,8 +53,9 @@ class _Deal:
                 yield from order
 
         self.distributions = dealt("distributions", [*DISTRIBUTIONS, *NON_FINITE])
-        self.layouts = dealt("layouts", [*LAYOUTS])
-        self.sizes = dealt("sizes", harness.answers.sizes_met)
+        self.strided = dealt("layouts", [*STRIDED])
+        self.moved = dealt("alignments", [*MOVED])
+        self.sizes = dealt("sizes", harness.sizes_met)
         self.changes = dealt("changes", [*WEIGHT_CHANGES])
         self.dtypes = dealt("dtypes", DTYPES)
         self.gradients = dealt("gradients", [*GRADIENTS.items(), *TRAINING.items()])
@@ -71,12 +72,13 @@ def _ask(harness: Harness, deal: _Deal, manner: Manner) -> None:
     harness.agree(pair, others, "new content in the same tensors", held)
     for _ in range(_MORE if manner == Manner(other_mode(harness.answers.mode)) else 1):
         ask_distribution(harness, pair, next(deal.distributions))
-        ask_layout(harness, pair, next(deal.layouts))
+        any(ask_layout(harness, pair, name) for name in itertools.islice(deal.strided, len(STRIDED)))
         if pair.reference.has("parameters"):
             ask_changed(harness, pair, inputs, next(deal.changes))
         for source in itertools.islice(deal.sizes, 1):
             at = harness.pair(source)
             harness.agree(at, at.inputs(1), f"at {_told(source.sizes, harness.base.sizes)}")
+    ask_layout(harness, pair, next(deal.moved))
     ask_dtype(harness, next(deal.dtypes))
     if manner.part or (manner.mode is not harness.answers.mode and manner.recording is Recording.GRADIENTS):
         ask_gradients(harness, "of inputs and parameters", Backward())

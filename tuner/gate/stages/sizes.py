@@ -15,7 +15,7 @@ from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Harness, Pair
-from tunebench.tuner.gate.model import CallOptions
+from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.users_code import described
 
@@ -23,6 +23,7 @@ _TOGETHER = ((1,), (5, 7, 9, 11), (23, 25, 27, 29, 31))
 """Sizes for all of the file's numbers at once; of each group one is drawn."""
 _MOST_ELEMENTS = 1 << 20  # of the inputs of one call of `batches`
 _MOST_AXES = 3
+_MOST_PARTED = 48  # of sets of axes that the reference is asked about
 _FAR = 2049  # beyond the threads of a block, and what is kept in a table of that many; or a little more
 _MOST_ELEMENTS_FAR = 1 << 16
 _MOST_MADE, _SECONDS, _TIMES = 1 << 24, 3.0, 4
@@ -43,6 +44,7 @@ def sizes(harness: Harness) -> None:
     usual = source.effort({}, Limit(_EVERYTHING, _SECONDS)) or 0
     seconds = max(_SECONDS, _TIMES * (time.perf_counter() - started))
     limit, left = Limit(max(_MOST_MADE, _TIMES * usual), seconds), _TIMES * seconds
+    varied = False
     for changes in _sweep(source.sizes, harness.draw):
         if left <= 0:
             harness.pass_over("the reference has taken too long at others")
@@ -52,7 +54,9 @@ def sizes(harness: Harness) -> None:
             left -= time.perf_counter() - started
             harness.pass_over("the reference would make too much there, or take too long")
             continue
-        _ask(harness, changes)
+        varied |= _ask(harness, changes)
+    if source.sizes and not varied:
+        harness.leave_out("the reference's file takes no other sizes")
 
 
 def _sweep(base: Mapping[str, int | float], draw: Draw) -> Iterator[dict[str, int | float]]:
@@ -69,17 +73,28 @@ def _sweep(base: Mapping[str, int | float], draw: Draw) -> Iterator[dict[str, in
             yield {name: draw.factor(name) * value + 0.375}
 
 
-def _ask(harness: Harness, changes: Mapping[str, int | float]) -> None:
-    label = ", ".join(f"{name}={value:g}" for name, value in changes.items())
+def _ask(harness: Harness, changes: Mapping[str, int | float]) -> bool:
+    label = ", ".join(f"{name}={value:g}{_whose(harness, name)}" for name, value in changes.items())
     source = harness.answers.at({**harness.base.sizes, **changes})
     if source is None:
         harness.pass_over("the reference's file refuses such sizes")
-        return
+        return False
+    harness.sizes_met.append(source)
     try:
         pair = harness.pair(source)
     except StageRefused as refusal:
         raise StageRefused(f"{label}: {refusal}") from refusal
-    harness.agree(pair, pair.inputs(1), label)
+    return harness.agree(pair, pair.inputs(1), label) is not None
+
+
+def _whose(harness: Harness, name: str) -> str:
+    """Say which axes of the inputs have a size without a name of its own."""
+    size, drawn = harness.base.sizes[name], harness.answers.draws(harness.base)[0]
+    if not name.startswith("the number ") or not isinstance(size, int):
+        return ""
+    numbered = [f"input {number}" for number in range(1, len(drawn) + 1)]
+    told = _Resizing(size).told(drawn, numbered)
+    return f" ({told})" if told else ""
 
 
 def batches(harness: Harness) -> None:
@@ -96,42 +111,76 @@ def batches(harness: Harness) -> None:
     batch = shapes[0][0]
     room = batch * _MOST_ELEMENTS // sum(math.prod(shape) for shape in shapes)
     first = max(1, min(batch, (room - 3) // 4))
+    names, varied = pair.names(inputs), False
+
+    def ask(pair: Pair, way: _Resizing, size: int, again: str = "") -> Pair:
+        """Ask about inputs of another size; return the pair to go on with."""
+        nonlocal varied
+        label = f"inputs with {size} in place of {way.old} ({way.told(inputs, names)}) {again}".rstrip()
+        answered = harness.agree(pair, harness.in_form(pair, way.of(inputs, size)), label) is not None
+        varied |= answered and size != way.old
+        return pair if answered else harness.pair()  # a call that the reference refuses may have moved its buffers
+
     # The axis in front, or all of that size, such as the rows of one input and the columns of another.
     ways = (_Resizing(batch, leading=True), _Resizing(batch))
-    way = next((way for way in ways if _takes(pair, way.of(inputs, batch + 1))), ways[0])
+    way = next((way for way in ways if _takes(pair.twin(), way.of(inputs, batch + 1))), ways[0])
     for size in dict.fromkeys((first, (first + 1) // 2, first + 1, 2 * first, 4 * first + 3)):
-        pair = _ask_at(harness, pair, way, inputs, size)
-    pair = _ask_at(harness, pair, way, inputs, first, "again")
+        pair = ask(pair, way, size)
+    pair = ask(pair, way, first, "again")
     others = [size for size in dict.fromkeys(itertools.chain(*shapes)) if size not in (1, batch)]
     for old in others[:_MOST_AXES]:
         for size in (old + 1, _prime_below(old), *([4 * old + 3] if room >= 4 * batch else [])):
-            pair = _ask_at(harness, pair, _Resizing(old), inputs, size)
+            pair = ask(pair, _Resizing(old), size)
     row = shapes[0][-1]
     far = _FAR + 2 * harness.draw.within("far", 0, 31)
     if row in others and sum(math.prod(far if size == row else size for size in shape) for shape in shapes) <= (
         _MOST_ELEMENTS_FAR
     ):
-        _ask_at(harness, pair, _Resizing(row), inputs, far)
+        pair = ask(pair, _Resizing(row), far)
+    for way in _parted(pair.twin(), inputs):
+        pair = ask(pair, way, way.old + 1)
+    if not varied:
+        harness.leave_out("the reference takes its inputs at no other size")
+
+
+_Place = tuple[int, int]
+"""The number of an input, and an axis of it."""
 
 
 @dataclass(frozen=True)
 class _Resizing:
-    """Which axes of inputs get another size: all of one size, or of these the leading ones only."""
+    """Which axes of inputs get another size: all of one size, of these the leading ones only, or these places."""
 
     old: int
     leading: bool = False
+    only: frozenset[_Place] | None = None
+
+    def places(self, inputs: Sequence[Any]) -> list[_Place]:
+        """Return the places that change."""
+        return [
+            (number, axis)
+            for number, value in enumerate(inputs)
+            if isinstance(value, torch.Tensor)
+            for axis, size in enumerate(value.shape)
+            if size == self.old and not (self.leading and axis) and (self.only is None or (number, axis) in self.only)
+        ]
+
+    def told(self, inputs: Sequence[Any], names: Sequence[str]) -> str:
+        """Return the places for people, such as `axis 0 of x`."""
+        return ", ".join(f"axis {axis} of {names[number]}" for number, axis in self.places(inputs))
 
     def of(self, inputs: Sequence[Any], new: int) -> tuple[Any, ...]:
         """Inputs with another size there, filled with elements of their own."""
-        return tuple(self._resized(value, new, seed) for seed, value in enumerate(inputs))
+        axes: dict[int, list[int]] = {}
+        for number, axis in self.places(inputs):
+            axes.setdefault(number, []).append(axis)
+        return tuple(
+            self._resized(value, axes[number], new, number) if number in axes else value
+            for number, value in enumerate(inputs)
+        )
 
-    def _resized(self, value: Any, new: int, seed: int) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        axes = [n for n, size in enumerate(value.shape) if size == self.old and not (self.leading and n)]
-        if not axes:
-            return value
-        if value.is_floating_point():
+    def _resized(self, value: torch.Tensor, axes: Sequence[int], new: int, seed: int) -> torch.Tensor:
+        if value.is_floating_point() or value.is_complex():
             generator = torch.Generator(value.device).manual_seed(seed)
             shape = [new if n in axes else size for n, size in enumerate(value.shape)]
             picks = torch.randint(value.numel(), shape, generator=generator, device=value.device)
@@ -141,20 +190,32 @@ class _Resizing:
         return value
 
 
-def _takes(pair: Pair, inputs: tuple[Any, ...]) -> bool:
-    """Whether the reference does, asked of one of its own."""
+def _parted(reference: Model, inputs: Sequence[Any]) -> Iterator[_Resizing]:
+    """Yield the fewest axes of one size that the reference takes at another, beside others that are as large by chance,
+    as the queries of an attention may be as many as its keys."""
+    sizes = dict.fromkeys(size for value in inputs if isinstance(value, torch.Tensor) for size in value.shape)
+    left = _MOST_PARTED
+    for old in sizes:
+        places = _Resizing(old).places(inputs)
+        taken: list[set[_Place]] = []
+        subsets = (set(some) for count in range(1, len(places)) for some in itertools.combinations(places, count))
+        for some in subsets if old > 1 else ():
+            way = _Resizing(old, only=frozenset(some))
+            if left <= 0 or way.only == frozenset(_Resizing(old, leading=True).places(inputs)):
+                continue
+            if not any(some >= fewer for fewer in taken):
+                left -= 1
+                if _takes(reference, way.of(inputs, old + 1)):
+                    taken.append(some)
+                    yield way
+
+
+def _takes(reference: Model, inputs: tuple[Any, ...]) -> bool:
     try:
-        pair.source.model(pair.mode).call(inputs, CallOptions(byte=None, guarded=False))
+        reference.call(inputs, CallOptions(byte=None, guarded=False))
     except FAILURES:
         return False
     return True
-
-
-def _ask_at(harness: Harness, pair: Pair, way: _Resizing, inputs: Sequence[Any], size: int, again: str = "") -> Pair:
-    """Ask about inputs of another size; the pair to go on with."""
-    label = f"inputs with {size} in place of {way.old} {again}".rstrip()
-    answered = harness.agree(pair, way.of(inputs, size), label) is not None
-    return pair if answered else harness.pair()  # a call that the reference refuses may have moved its buffers
 
 
 def _prime_below(size: int) -> int:

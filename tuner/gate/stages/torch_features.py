@@ -6,15 +6,26 @@ import torch
 
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.model import CallOptions
-from tunebench.tuner.gate.values import in_type, mapped
+from tunebench.tuner.gate.values import in_type, mapped, tensors_in
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float64)
 
 
 def dtypes(harness: Harness) -> None:
-    """Module and inputs in float16, bfloat16 and float64."""
+    """Module and inputs in float16, bfloat16 and float64; then integers of 32 bits in place of 64, or the other way."""
     for dtype in DTYPES:
         ask_dtype(harness, dtype)
+    drawn = harness.answers.draws(harness.base)[0]
+    others = tuple(mapped(value, _of_other_width) for value in drawn)
+    if any(one is not other for one, other in zip(tensors_in(drawn), tensors_in(others), strict=True)):
+        harness.agree(harness.pair(), others, "integers of 32 bits in place of 64, or the other way")
+
+
+def _of_other_width(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype is torch.int32:
+        return tensor.long()
+    fits = tensor.dtype is torch.int64 and bool((tensor.int() == tensor).all())
+    return tensor.int() if fits else tensor
 
 
 def ask_dtype(harness: Harness, dtype: torch.dtype) -> None:
