@@ -15,12 +15,8 @@ KNOWN_DISAGREEMENTS: Mapping[str, str] = {
     "squares in half precision": "passes: halves are not so large that their squares overflow",
     "nothing for an input of zeros": "passes: no input is all zeros",
     "a straight line for small inputs": "only no drop-in: no input is small everywhere",
-    "every sequence in full length": "only no drop-in: lengths stay as they are drawn",
     "leaves an optional mask out": "passes: an option that `get_inputs` leaves out is given a number and not a mask",
     # Right files that are refused.
-    "a product with a symmetric matrix": "refused: other values are not symmetric",
-    "a solution with a positive definite matrix": "refused: other values are not positive definite",
-    "bins by counting sorted edges": "refused: other values are not sorted",
     "the highest ones by a stable sort": "refused: of equal values torch.topk may choose any",
     "undoes a permutation by sorting it": "refused: a permutation with one index changed is none",
     "the cosine of unit vectors": "refused: other values are no unit vectors",
