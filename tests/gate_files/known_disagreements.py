@@ -19,7 +19,6 @@ KNOWN_DISAGREEMENTS: Mapping[str, str] = {
     # Right files that are refused.
     "the highest ones by a stable sort": "refused: of equal values torch.topk may choose any",
     "undoes a permutation by sorting it": "refused: a permutation with one index changed is none",
-    "the cosine of unit vectors": "refused: other values are no unit vectors",
     "a product with a sparse matrix": "cannot be asked: a sparse tensor does not cross between processes",
     "an inner product of complex vectors": "no drop-in: in inference mode a complex output is read wrongly (manners)",
     "a moving mean that each call goes on with": "no drop-in at some seeds: denormals (manners)",
