@@ -21,7 +21,6 @@ KNOWN_DISAGREEMENTS: Mapping[str, str] = {
     "undoes a permutation by sorting it": "refused: a permutation with one index changed is none",
     "a product with a sparse matrix": "cannot be asked: a sparse tensor does not cross between processes",
     "an inner product of complex vectors": "no drop-in: in inference mode a complex output is read wrongly (manners)",
-    "a moving mean that each call goes on with": "no drop-in at some seeds: denormals (manners)",
     "two outputs of one memory": "refused: a hook on an output that is a view of two ends the process",
     "a weight of a direction and a length": "cannot be asked: torch's weight_norm ends the reference's process",
     "a bias that may be left out": "no drop-in: an option that may be a tensor is given a number",

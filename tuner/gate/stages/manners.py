@@ -71,7 +71,7 @@ def _ask(harness: Harness, deal: _Deal, manner: Manner) -> None:
     pair.candidate.rewrite(others, counted=False)
     harness.agree(pair, others, "new content in the same tensors", held)
     for _ in range(_MORE if manner == Manner(other_mode(harness.answers.mode)) else 1):
-        ask_distribution(harness, pair, next(deal.distributions))
+        ask_distribution(harness, harness.pair(), next(deal.distributions))  # what it leaves in buffers is its own
         any(ask_layout(harness, pair, name) for name in itertools.islice(deal.strided, len(STRIDED)))
         if pair.reference.has("parameters"):
             ask_changed(harness, pair, inputs, next(deal.changes))
