@@ -20,11 +20,7 @@ KNOWN_DISAGREEMENTS: Mapping[str, str] = {
     "the highest ones by a stable sort": "refused: of equal values torch.topk may choose any",
     "undoes a permutation by sorting it": "refused: a permutation with one index changed is none",
     "a product with a sparse matrix": "cannot be asked: a sparse tensor does not cross between processes",
-    "an inner product of complex vectors": "no drop-in: in inference mode a complex output is read wrongly (manners)",
-    "two outputs of one memory": "refused: a hook on an output that is a view of two ends the process",
     "a weight of a direction and a length": "cannot be asked: torch's weight_norm ends the reference's process",
     "a bias that may be left out": "no drop-in: an option that may be a tensor is given a number",
-    # Hostile files that get through the box.
-    "prints megabytes and a verdict": "what a file writes to descriptor 2 itself is all passed on",
 }
 """Each with what the gate says or misses."""

@@ -200,7 +200,7 @@ def _summed(output: torch.Tensor, incoming: Incoming, weigh: _Weights) -> torch.
 
     A gradient that is given to `backward` is compared by sympy, whose import takes a second.
     """
-    output = output.view_as(output)  # the hook leaves alone what comes from a part that is made of this one
+    output = output.clone()  # the hook leaves alone what is made of this one, or shares its memory
     if incoming is not Incoming.EXPANDED:
         gradient = _INCOMING[incoming](weigh(output))
         output.register_hook(lambda _: gradient)  # type: ignore[no-untyped-call]

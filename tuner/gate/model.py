@@ -160,7 +160,9 @@ class Model:
             self.ready(mine)  # what a contender runs is built and loaded for a device
         if options.guarded and not options.held:
             mine = tuple(bands.around(value) for value in mine)
-        memory = None if options.byte is None else self._memory(options.byte)
+        # Below a dispatch mode torch loses conjugates in inference mode.
+        in_doubt = options.recording is Recording.INFERENCE and any(map(torch.is_complex, tensors_in(mine)))
+        memory = None if options.byte is None or in_doubt else self._memory(options.byte)
         target = self._compiled() if options.compiled else self.module
         if options.seed is not None:
             seed_generators(options.seed, device_of_inputs(mine))
