@@ -161,7 +161,7 @@ def test_the_gate_judges_a_submission(folder: Path, run: CommandLine, text: str,
     assert done.code == (not passes)
     if not passes:
         shown = report["refusals"][0]["reproduction"]
-        assert report["refusals"][0]["stage"] == "values, seed 1"
+        assert report["refusals"][0]["stage"] == "values, draw 1"
         assert shown["shapes"] == ["tuple of (24, 20) float32, (20,) float32, (24, 20) float32"]
 
 
