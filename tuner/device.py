@@ -230,6 +230,11 @@ def _cuda(index: int) -> Device:
     )
 
 
+def host_memory_bytes() -> int:
+    """Return the bytes of this machine's main memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 @cache
 def _cpu() -> Device:
     name, flags = _cpu_model()
@@ -241,7 +246,7 @@ def _cpu() -> Device:
         architecture=platform.machine(),
         uuid=f"CPU-{identity}",
         multiprocessors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_bytes=host_memory_bytes(),
         l2_bytes=_last_level_cache_bytes(),
     )
 

@@ -39,7 +39,7 @@ UNSHOWN = f"{NOT_ASKED}, though it is part of the claim: "
 _PASSED_OVER = " passed over: "
 
 _NEEDED = {"gradients": ("gradients",), "sizes": ("sizes", "batches")}
-"""What a drop-in is never without, and the stages one of which has to have asked about it."""
+"""A drop-in has each of these; one of the stages beside it has to have asked about it."""
 
 
 @dataclass(frozen=True)

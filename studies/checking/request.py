@@ -63,7 +63,7 @@ class CheckRequest:
     seconds: Annotated[float, Field(ge=1, le=LONGEST)] = 600.0
     """Seconds; a check of one mode that takes longer is refused."""
     seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED)] = None
-    """Of the questions: the same seed asks the same ones. Default: a new one for each check, which its verdict says."""
+    """The seed of the questions; the same seed asks the same ones. Default: a new one, which the verdict says."""
     require: Annotated[Claim | None, Text(metavar="problem|drop-in"), Field(title="requirement")] = None
     """Required for a pass. problem: right values at the problem's own sizes, memory, honesty. drop-in: also whatever
     else a caller does with the reference. Default: problem for a file, drop-in for a kernel."""

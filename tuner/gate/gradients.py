@@ -48,7 +48,7 @@ class Trained(enum.StrEnum):
     SOME = "some"
     """Every other one: the rest is frozen."""
     OTHERS = "others"
-    """Those that `SOME` freezes, such as the bias alone of a weight and a bias."""
+    """The parameters that `SOME` freezes need one, such as the bias alone of a weight and a bias."""
     NONE = "none"
 
 
@@ -181,7 +181,7 @@ def _differentiate(
     if how.second:
         total = _summed_gradients(outputs, [leaf for leaf in leaves.values() if leaf.requires_grad], weigh)
     else:
-        # Of outputs under autocast and others together.
+        # Outputs under autocast have other types than the rest: the sum is in float64.
         total = torch.stack([_summed(output, how.incoming, weigh).double() for output in outputs]).sum()
     if total.requires_grad:
         total.backward(retain_graph=retain)  # type: ignore[no-untyped-call]
@@ -230,7 +230,7 @@ _INCOMING: Mapping[Incoming, Callable[[torch.Tensor], torch.Tensor]] = {
     Incoming.ZEROS: _with_zeros,
     Incoming.INFINITE: _with_infinity,
 }
-"""What is made of a dense gradient that is the caller's own."""
+"""Each makes the incoming gradient of a dense one, which it may overwrite."""
 
 
 @contextmanager

@@ -205,7 +205,7 @@ class Model:
         recording: Recording = Recording.NOTHING,
     ) -> Truth:
         """Call it at its own precision and in float64, each after seeding torch's generators; see `truth_of`."""
-        # What inference mode computes is the same as where nothing is recorded, and could not be written to.
+        # Inference mode computes the same as no_grad does, and its results could not be written to.
         with torch.enable_grad() if recording is Recording.GRADIENTS else contextlib.nullcontext():
             return truth_of(self.module, inputs, autocast, seed, in_full=in_full)
 

@@ -262,7 +262,7 @@ def test_a_shipped_study_has_its_roofline(run: CommandLine, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_tables_are_sorted_and_filtered(chromium: Chromium, run: CommandLine, tmp_path: Path) -> None:
-    """Of a recorded study: which trials of one that runs here are cut short is the machine's."""
+    """Ask a recorded study: in one that runs here the machine decides which trials are cut short."""
     file = tmp_path / "h200.db"
     run("db", "import", Path(__file__).parents[3] / "docs/results/spaces/h200.jsonl.gz", "--db", file)
     run("report", "scalar_mul", "--db", file, "-o", tmp_path / "report.html")

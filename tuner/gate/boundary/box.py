@@ -25,6 +25,7 @@ from pathlib import Path
 
 from platformdirs import user_data_dir
 
+from tunebench.tuner.device import host_memory_bytes
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.gate.boundary import landlock, seccomp
 from tunebench.tuner.gate.boundary.system_call import asked, libc
@@ -159,7 +160,7 @@ def furnish(room: Room) -> None:
     Raises:
         OSError: the kernel does not grant it.
     """
-    bytes_of_folder = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_FOLDER
+    bytes_of_folder = host_memory_bytes() // _SHARE_OF_FOLDER
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     hidden = sorted(
         {Path(name).resolve() for name in (_TEMPORARY, tempfile.gettempdir(), "/var/tmp", "/run", "/dev", Path.home())}
@@ -266,7 +267,7 @@ def _keep_environment() -> None:
 
 
 def _set_limits(room: Room) -> None:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
+    memory = host_memory_bytes() // _SHARE_OF_MEMORY
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: _MOST_FILE_BYTES,

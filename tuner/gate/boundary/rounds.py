@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import random
 import statistics
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.device import Device, DeviceKind, host_memory_bytes
 from tunebench.tuner.gate.boundary.batched_calls import elements_at, scaled
 from tunebench.tuner.gate.boundary.sandbox import RemoteCalls, RemoteModel, Sandbox, SandboxError
 from tunebench.tuner.gate.case import Case
@@ -297,7 +296,7 @@ def calls_of_a_batch(models: Sequence[TimedModel], bytes_of_inputs: int, device:
 def _memory_of(device: Device) -> int:
     if device.kind is DeviceKind.CUDA:
         return int(torch.cuda.get_device_properties(device.torch_device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return host_memory_bytes()
 
 
 def _wall(action: Callable[[], Any]) -> tuple[float, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import os
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 
+from tunebench.tuner.device import host_memory_bytes
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.boundary.batched_calls import BatchedCalls
 from tunebench.tuner.gate.boundary.box import Box, BoxError, Walls, room_for, told, walls_for
@@ -63,7 +63,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self.spec = spec
         self._dropped: list[int] = []
         self._made = 0
-        self._most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE_OF_MEMORY
+        self._most = host_memory_bytes() // _SHARE_OF_MEMORY
         self._folder = contextlib.ExitStack()
         self._start()
 

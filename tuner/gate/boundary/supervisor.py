@@ -193,9 +193,8 @@ def _become_init(ending: int) -> None:
     _answer(_passing(_EVERYBODY, signal.SIGSTOP), _passing(_EVERYBODY, signal.SIGCONT))
     while (found := os.wait())[0] != child:
         pass
-    os.write(
-        ending, str(os.waitstatus_to_exitcode(found[1])).encode()
-    )  # nobody's signal ends PID 1, not its own either
+    # No signal of its own namespace ends PID 1, so that it cannot end as its child did.
+    os.write(ending, str(os.waitstatus_to_exitcode(found[1])).encode())
     os._exit(0)
 
 

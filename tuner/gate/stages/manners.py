@@ -23,7 +23,7 @@ from tunebench.tuner.gate.stages.torch_features import DTYPES, ask_dtype
 Item = TypeVar("Item")
 
 _MORE = 3
-"""So many times as much is asked of the other mode where nothing is recorded, as a trained model is used."""
+"""The other mode under no_grad, in which a trained model is used, gets so many times as many questions."""
 
 
 def manners(harness: Harness) -> None:
