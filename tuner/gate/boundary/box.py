@@ -189,9 +189,17 @@ def furnish(room: Room) -> None:
     Path("/dev/fd").symlink_to("/proc/self/fd")
     _mount("proc", "/proc", "proc", _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS)
     _limit_processes()
-    _change_mounts("/proc", _READ_ONLY)
+    _keep_from_writing()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", _UP))
+
+
+def _keep_from_writing() -> None:
+    """Let a process write in its own folder of `/proc` alone, where CUDA's driver names its threads."""
+    for path in Path("/proc").iterdir():
+        if not path.name.isdecimal() and not path.is_symlink():
+            _mount(str(path), path, None, _BIND)
+            _change_mounts(path, _READ_ONLY)
 
 
 def _limit_processes() -> None:

@@ -52,9 +52,13 @@ def serve(connection: Connection, scratch: Path, spec: SandboxSpec) -> NoReturn:
     share_scratch(scratch)
     warnings.simplefilter("ignore")
     host, passage = Host(spec), Borrowing()
-    with contextlib.suppress(EOFError, OSError, WireError):
+    try:
         while True:
             _reply(connection, passage, host, *receive(connection, _MOST_BYTES, passage))
+    except (EOFError, ConnectionError):
+        pass  # the judge hangs up
+    except (OSError, WireError) as error:
+        print(error, error.__cause__ or "", flush=True)
     os._exit(1)
 
 
