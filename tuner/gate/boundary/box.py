@@ -50,6 +50,7 @@ _SHARE_OF_MEMORY = 2
 _SHARE_OF_FOLDER = 8
 
 _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TZ", "CC", "CXX", "USER", "LOGNAME", "SYSTEMROOT", "TERM")
+_WRITTEN = ("TORCH_EXTENSIONS_DIR",)
 _KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "TUNEBENCH_")
 
 
@@ -270,7 +271,7 @@ def close(room: Room) -> None:
 def _keep_environment() -> None:
     """Keep of the environment what programs need to run; tokens, paths of caches and of code to preload go."""
     for name in list(os.environ):
-        if name not in _KEPT and not name.startswith(_KEPT_PREFIXES):
+        if name in _WRITTEN or (name not in _KEPT and not name.startswith(_KEPT_PREFIXES)):
             del os.environ[name]
 
 
