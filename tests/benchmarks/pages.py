@@ -165,6 +165,9 @@ def kernels(figures: Figures) -> str:
     return _said("strict") + _table([*head, "roofline", "error: largest, RMS (of eager's)"], rows) + said
 
 
+_TF32 = ("tf32", "tf32_wide")
+
+
 def tf32(figures: Figures) -> str:
     """Return the table where the program permits TF32."""
     head = ["kernel", "eager, ms", "tuned, ms", "what serves", "over eager", "over torch.compile, default"]
@@ -176,11 +179,10 @@ def tf32(figures: Figures) -> str:
             _over(row, Baseline.REFERENCE),
             *_over_compiled(row),
         ]
-        for section in ("tf32", "tf32_wide", "tf32_rows")
+        for section in _TF32
         for row in _order(_found(figures, section)["results"])
     ]
-    said = "".join(map(_said, ("tf32", "tf32_wide", "tf32_rows")))
-    return said + _table([*head, "max-autotune"], rows)
+    return "".join(map(_said, _TF32)) + _table([*head, "max-autotune"], rows)
 
 
 def exact(figures: Figures) -> str:
