@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from tests.benchmarks.check_files import timed
 from tests.benchmarks.gate_files import ALONE
-from tests.gate_files import FILES, runs_on_cuda
+from tests.gate_files import FILES
 from tests.gate_files.entry import GateFile
 
 Placed = tuple[GateFile, Path, Path]
@@ -65,11 +65,7 @@ def main(
     alone: Annotated[int, typer.Option(help="So many are checked once more, each alone.")] = 0,
 ) -> None:
     """Check the directory, and print what it took."""
-    fit = [
-        file
-        for file in FILES
-        if not (file.alone or file.flags or file.kind in ALONE or "load_inline" in file.text or runs_on_cuda(file))
-    ]
+    fit = [file for file in FILES if not (file.alone or file.flags or file.kind in ALONE or "load_inline" in file.text)]
     chosen = [fit[number * len(fit) // files] for number in range(files)]
     with tempfile.TemporaryDirectory() as name:
         placed, run, problems = place(chosen, Path(name)), Path(name, "run"), Path(name, "KernelBench")
