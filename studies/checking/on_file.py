@@ -64,7 +64,7 @@ def verdict_on_file(
         prepare=partial(set_policy, wait=True),  # what is checked is the kernel, whenever it was built
         settings=request.settings or {},
     )
-    teller, accuracy = Teller(report), request.accuracy or Accuracy.TOLERANCE
+    teller, accuracy = Teller(report), Accuracy.under(files.settings, request.accuracy)
     log = StageLog(teller)
     with _reference_of(files, request.box, keeps=keeps_reference) as (files, reference, box):
         report(replace(subject, box=box))

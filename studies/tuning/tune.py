@@ -38,7 +38,7 @@ from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.isolation import TRACER, DeathError, is_from_outside, is_watched, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory
-from tunebench.tuner.problem import Objective, Problem, told_apart
+from tunebench.tuner.problem import Accuracy, Objective, Problem, told_apart
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import find_sampler
@@ -140,6 +140,11 @@ class Resolved:
     def settings(self) -> Mapping[str, str]:
         """The settings of PyTorch while it is tuned."""
         return self.request.settings or {}
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How wrong a configuration may be."""
+        return Accuracy.under(self.settings, self.request.accuracy)
 
 
 def resolve(request: StudyRequest) -> Resolved:
@@ -262,7 +267,7 @@ def make_evaluator(
             resolved.reference,
             mode,
             resolved.device,
-            request.accuracy,
+            resolved.accuracy,
             request.objective,
         )
     prepared = account.seconds
@@ -275,7 +280,7 @@ def make_contender(request: StudyRequest, configuration: Configuration, build: B
     resolved = resolve(request)
     factory = cast(ModelFactory, resolved.model)
     contender = KernelContender(
-        resolved.kernel, factory, configuration, resolved.compiler, build, accuracy=request.accuracy
+        resolved.kernel, factory, configuration, resolved.compiler, build, accuracy=resolved.accuracy
     )
     return Source(resolved.reference, resolved.device.torch_device), contender
 
@@ -292,7 +297,7 @@ def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWi
         mode,
         moved,
         moved <= MOST_BYTES,
-        request.accuracy,
+        resolved.accuracy,
     )
 
 
