@@ -70,13 +70,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 
 def test_a_command_is_answered_as_without_a_helper(run: Commands) -> None:
-    for arguments in (["kernels", "--json"], ["check", "nothing_here.py"], ["check", "--no-such-option"], ["--help"]):
+    for arguments in (["check", "nothing_here.py"], ["check", "--no-such-option"], ["--help"]):
         assert run(*arguments) == run(*arguments, TUNEBENCH_KEEP_WARM="")
     (run.folder / "relative.py").write_text("no model", encoding="utf-8")
     code, _, err = run("check", "relative.py")
     assert (code, err) == (2, "tunebench: relative.py: no ModelNew; the model to check has that name\n")
-    asked = json.dumps(["kernels", {}])
-    assert json.loads(run("answer", said=asked)[1]) == json.loads(run("kernels", "--json")[1])
+    asked = json.dumps(["check", {"targets": ["nothing_here.py"]}])
+    assert run("answer", said=asked) == run("check", "nothing_here.py", "--json")
 
 
 def test_signals_and_a_lost_terminal_end_the_command(run: Commands) -> None:
@@ -105,14 +105,14 @@ def test_another_environment_has_another_helper_and_the_folder_is_the_users_alon
     run: Commands, tmp_path: Path
 ) -> None:
     socket = run.socket
-    assert run("kernels", COLUMNS="50")[0] == 0 and run.socket == socket
+    assert run("--help", COLUMNS="50")[0] == 0 and run.socket == socket
     assert socket.parent.stat().st_mode & 0o777 == 0o700
     open_to_all = tmp_path / socket.parent.name
     open_to_all.mkdir()
     open_to_all.chmod(0o755)
-    code, _, err = run("kernels", XDG_RUNTIME_DIR=str(tmp_path))
+    code, _, err = run("--version", XDG_RUNTIME_DIR=str(tmp_path))
     assert code == 2 and "not a folder of mode 0700" in err and err.count("\n") == 1
-    code, _, err = run("kernels", TUNEBENCH_KEEP_WARM="soon")
+    code, _, err = run("--version", TUNEBENCH_KEEP_WARM="soon")
     assert (code, err) == (
         2,
         "tunebench: TUNEBENCH_KEEP_WARM is 'soon': give the seconds that a helper stays, 1 to 86400\n",
