@@ -54,6 +54,7 @@ class _Check:
         files: path and text of the file with `Model`, and of that with `ModelNew` where it is another one, read once:
             later edits have no effect. None of a kernel.
         keeps_reference: others are asked for beside the same reference.
+        is_alone: no others are asked for.
     """
 
     request: CheckRequest
@@ -61,6 +62,7 @@ class _Check:
     mode: Mode
     files: tuple[TextFile, ...] = ()
     keeps_reference: bool = False
+    is_alone: bool = False
 
     def goes_with(self, other: _Check) -> bool:
         """Whether all but the file with `ModelNew` is the same."""
@@ -81,7 +83,7 @@ def check(request: CheckRequest, show: Show = show_nothing) -> list[CheckReport]
     reports = []
     with closing(_Judge(show)) as judge:
         for one in _checks(request):
-            outcome = judge.outcome(one)
+            outcome = judge.outcome(replace(one, is_alone=True))
             if isinstance(outcome, UserError):
                 raise outcome
             reports.append(outcome)
@@ -357,7 +359,13 @@ def _unasked(check: _Check, error: UserError) -> CheckReport:
 def _judge_file(check: _Check) -> Verdict:
     from tunebench.studies.checking.on_file import verdict_on_file
 
-    return verdict_on_file(check.request, check.mode, *check.files, keeps_reference=check.keeps_reference)
+    return verdict_on_file(
+        check.request,
+        check.mode,
+        *check.files,
+        keeps_reference=check.keeps_reference,
+        side_by_side=check.is_alone,
+    )
 
 
 def _judge_kernel(check: _Check) -> Verdict:
