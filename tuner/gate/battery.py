@@ -6,12 +6,14 @@ import contextlib
 import enum
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 
+from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers, Harness
@@ -191,7 +193,7 @@ class Lane:
         try:
             with torch.no_grad():
                 answers, self.contender = self._make()
-        except (*FAILURES, IsolationError):  # whoever runs the other stages finds the same
+        except (*FAILURES, TunebenchError):  # whoever runs the other stages finds the same
             return None
         return Harness(answers, self.contender, self._note)
 
@@ -283,7 +285,7 @@ def run_battery(
 
 def _as_they_come(steps: Sequence[Step], harness: Harness, log: StageLog, lane: Lane | None) -> Iterator[_Ended]:
     """Yield what steps have found, in their order; while one is run in the lane, others are run here."""
-    here = [step for step in steps if lane is None or not lane.runs(step)]
+    here = deque(step for step in steps if lane is None or not lane.runs(step))
     ended: dict[str, _Ended] = {}
 
     def run_here(step: Step) -> None:
@@ -291,16 +293,22 @@ def _as_they_come(steps: Sequence[Step], harness: Harness, log: StageLog, lane: 
         ended[step.name] = _run(step, harness)
 
     for step in steps:
-        while lane is not None and here and step.name not in ended and not lane.has_ended(step):
-            run_here(here.pop(0))
-        if step.name not in ended and lane is not None and lane.runs(step):
+        while here and step.name not in ended and not (lane is not None and lane.has_ended(step)):
+            run_here(here.popleft())
+        if lane is not None and lane.runs(step):
             log.begin(step.name)
-            if (found := lane.ended(step, log)) is not None:
-                ended[step.name] = found
-        if step.name not in ended:
-            run_here(step)
-            here = [one for one in here if one is not step]
+            if (one := lane.ended(step, log)) is not None:
+                ended[step.name] = one
+                _show_here(one, harness.answers)
+            else:
+                run_here(step)
         yield ended[step.name]
+
+
+def _show_here(ended: _Ended, answers: Answers) -> None:
+    """Have what was refused in a lane shown by the processes that are here: those of the lane are at work."""
+    if isinstance(ended.found, StageRefused) and ended.found.source is not None:
+        ended.found.source = answers.at(ended.found.source.sizes)
 
 
 @contextlib.contextmanager
