@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,8 @@ class ModelNew(Model):
     ("first", "more"),
     [
         ("", ""),
-        ("", ".detach()"),  # refused by stages of both lanes
+        ("", ".detach()"),  # refused by stages in the lane and outside of it
+        ("", " + (x.dtype is torch.float64)"),  # in the lane, at reduced sizes
         ("torch.set_default_dtype(torch.float64 if torch.is_grad_enabled() else torch.float32)", ""),
         ("x.dtype is torch.float16 and os._exit(3)", ""),  # in the lane
     ],
@@ -50,16 +52,31 @@ def test_a_check_says_the_same_with_a_lane_and_in_line(tmp_path: Path, first: st
     told = [[(stage.name, stage.passed) for stage in report.stages] for report in (with_lane, in_line)]
     if "exit" not in first:  # what the other lane has asked by then may be more, or less
         assert told[0] == told[1]
+        shown = [[str(one.reproduction) for one in report.refusals] for report in (with_lane, in_line)]
+        assert shown[0] == shown[1]
+
+
+class _WrongInFloat64(nn.Tanh):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + (x.dtype is torch.float64)
+
+
+def _answers() -> Answers:
+    source = Source(Reference(Path("reference.py"), "", nn.Tanh, lambda: [torch.rand(3, 8)], list, {}), CPU)
+    return Answers.consult(source, Mode.TRAIN)
+
+
+def _contender(model: type[nn.Module] = nn.Tanh) -> ModuleContender:
+    return ModuleContender(model, Exemptions())
 
 
 def test_what_a_lane_cannot_run_is_run_in_line() -> None:
     def make() -> tuple[Answers, Contender]:
         raise IsolationError("there is no process")
 
-    source = Source(Reference(Path("reference.py"), "", nn.Tanh, lambda: [torch.rand(3, 8)], list, {}), CPU)
-    names = []
-    for lane in (None, Lane(make)):
-        log, contender = StageLog(), ModuleContender(nn.Tanh, Exemptions())
-        run_battery(Answers.consult(source, Mode.TRAIN), contender, log, Depth.FINALIST, keep_going=True, lane=lane)
-        names.append([stage.name for stage in log.verdict(0.0).stages if stage.passed])
-    assert names[0] == names[1] == [step.name for step in STEPS if step.depth is Depth.FINALIST]
+    log = StageLog()
+    with closing(Lane(make)) as lane:
+        run_battery(_answers(), _contender(_WrongInFloat64), log, Depth.FINALIST, keep_going=True, lane=lane)
+    stages = log.verdict(0.0).stages
+    assert [stage.name for stage in stages] == [step.name for step in STEPS if step.depth is Depth.FINALIST]
+    assert [stage.name for stage in stages if not stage.passed] == ["dtypes"]
