@@ -326,7 +326,7 @@ class _Running:
         self._show(self.check.request, self.check.mode, message)
 
     def _verdict_without_an_answer(self, error: IsolationError) -> Verdict:
-        seconds = time.perf_counter() - self._started - sum(stage.seconds for stage in self._stages)
+        seconds = max(0.0, time.perf_counter() - self._started - sum(stage.seconds for stage in self._stages))
         self._hear(Refusal("process", False, seconds, f"{error}, {self._asked}"))
         stages = tuple(Stage(one.name, one.passed, one.seconds, one.detail) for one in self._stages)
         return Verdict(False, stages, 0.0, None, self._refusals[0].detail)

@@ -50,8 +50,8 @@ class Run:
 
     @property
     def outside(self) -> float:
-        """What was no stage's."""
-        return self.whole - self.stages
+        """What was no stage's; none where stages that were asked side by side come to more than the whole."""
+        return max(0.0, self.whole - self.stages)
 
 
 def run(file: GateFile, folder: Path, box: str, *, warm: bool = False) -> Run:
