@@ -24,9 +24,13 @@ from tests.benchmarks.rows import require_gpu
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 
 _LINEAR = "gemm_scale_bn gemm_sigmoid_residual"
+_TF32 = "--mode eval --mode frozen --setting matmul=tf32 --seconds 1 --json"
 SECTIONS = {
     "strict": "tunebench bench --seconds 3 --json",
-    "tf32": f"tunebench bench gemm_div_sum_scale {_LINEAR} --mode eval --setting matmul=tf32 --seconds 2 --json",
+    "tf32": f"tunebench bench gemm_div_sum_scale {_LINEAR} {_TF32}",
+    "tf32_wide": f"tunebench bench gemm_sigmoid_residual {_TF32} --size batch_size=4096 --size input_size=4096 "
+    "--size hidden_size=14336",
+    "tf32_rows": f"tunebench bench gemm_scale_bn {_TF32} --batch 128 --batch 64 --batch 8 --batch 1",
     "exact": f"tunebench bench {_LINEAR} --accuracy eager --no-compile --seconds 2 --json",
     "rows": "tests.benchmarks.batches --json FILE",
     "kernelbench": "tests.benchmarks.kernelbench KERNELBENCH --json FILE",

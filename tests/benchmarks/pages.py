@@ -115,7 +115,7 @@ def five(figures: Figures) -> str:
                 f"`{name}`, frozen" if is_frozen else f"`{name}`: {_COMPUTES[name]}",
                 _number(row["timings"]["tuned"]["median_ms"]),
                 _over(row, Baseline.REFERENCE),
-                "" if is_frozen else _over(permitted, Baseline.REFERENCE) + served,
+                _over(permitted, Baseline.REFERENCE) + served,
                 " and ".join(_over_compiled(row)),
                 _errors(row),
                 "" if is_frozen else f"{right[name]} of 5",
@@ -170,15 +170,17 @@ def tf32(figures: Figures) -> str:
     head = ["kernel", "eager, ms", "tuned, ms", "what serves", "over eager", "over torch.compile, default"]
     rows = [
         [
-            _name(row),
+            f"{_name(row)}, {'×'.join(map(str, row['problem']['axes'].values()))}",
             *(_number(row["timings"][name]["median_ms"]) for name in ("reference", "tuned")),
             _served(row),
             _over(row, Baseline.REFERENCE),
             *_over_compiled(row),
         ]
-        for row in _order(_found(figures, "tf32")["results"])
+        for section in ("tf32", "tf32_wide", "tf32_rows")
+        for row in _order(_found(figures, section)["results"])
     ]
-    return _said("tf32") + _table([*head, "max-autotune"], rows)
+    said = "".join(map(_said, ("tf32", "tf32_wide", "tf32_rows")))
+    return said + _table([*head, "max-autotune"], rows)
 
 
 def exact(figures: Figures) -> str:

@@ -79,7 +79,7 @@ class Exactness:
         return not self.variant.exceeds(self.allowed)
 
     def __str__(self) -> str:
-        return f"{self.asked}: error {self.variant} of the output's size, the reference's own {self.own}"
+        return f"{self.asked}: error {self.variant} of the output's size, eager's own {self.own}"
 
 
 def exactness(cases: Mapping[str, Mapping[str, ErrorFigures]], draws: int, passes: float = 0.0) -> list[Exactness]:

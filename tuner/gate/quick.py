@@ -197,7 +197,7 @@ class QuickGate:
         found = self._oracle.exactness(self._errors)
         for one in found:
             if not one.holds:
-                raise StageRefused(f"{when}less exact than the reference: {one}, with its noise {one.allowed}")
+                raise StageRefused(f"{when}less exact than eager: {one}, with its noise {one.allowed}")
         return [str(one) for one in found[:1]]
 
     def _values(self, case: Case, output: Values, *, aliases: Sequence[str]) -> ErrorFigures:
