@@ -164,7 +164,7 @@ def proven(verdict: Verdict) -> bool:
 
 @dataclass(frozen=True)
 class _Ended:
-    """What a step has found: the details of its stage, or why it did not pass."""
+    """The findings of a step: the details of its stage, or why it did not pass."""
 
     seconds: float
     found: Sequence[str] | StageRefused
