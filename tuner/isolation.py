@@ -95,6 +95,8 @@ MOST_LINES = 20
 
 PIPE_BYTES = 1 << 16
 _MOST_LETTERS = 20_000
+_ERRORS = 2
+"""The descriptor of standard error."""
 _BY_LINE = 1
 """C's _IOLBF."""
 
@@ -118,8 +120,8 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
 
     The sooner, the better: it imports torch while this process does.
     """
-    if _parent is not None:
-        return  # this process was forked from it, and shares it
+    if _parent is not None or _shares_server:
+        return
     global _preload  # noqa: PLW0603 - there is one server, which may have to be started again
     _preload = preload or _preload
     multiprocessing.set_forkserver_preload(in_order(_preload))
@@ -133,6 +135,16 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_shares_server = False
+
+
+def share_server() -> None:
+    """Use the server of the process that this one was forked from, from now on."""
+    global _shares_server  # noqa: PLW0603 - there is one server
+    _shares_server = True
+    vars(forkserver._forkserver).update(ensure_running=lambda: None)
 
 
 def in_order(preload: Sequence[str]) -> list[str]:
@@ -199,8 +211,9 @@ def start_process(
     """
     start_forkserver()
     ours, theirs = context().Pipe()
-    process = context().Process(target=target, args=(theirs, *arguments), daemon=daemon)
-    with closing(theirs):
+    errors = Connection(os.dup(_ERRORS))
+    process = context().Process(target=_with_errors, args=(errors, target, theirs, *arguments), daemon=daemon)
+    with closing(theirs), closing(errors):
         try:
             with without_main():
                 process.start()
@@ -208,6 +221,13 @@ def start_process(
             ours.close()
             raise DiedError(f"no process could be started: {error}", from_outside=True) from error
     return process, ours
+
+
+def _with_errors(errors: Connection, target: Callable[..., NoReturn], *arguments: object) -> NoReturn:
+    """Run a function whose standard error is that of who asks: the server's may be another one's."""
+    with closing(errors):
+        os.dup2(errors.fileno(), _ERRORS)
+    target(*arguments)
 
 
 class IsolatedProcess:

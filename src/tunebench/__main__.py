@@ -8,34 +8,54 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
 _ENDINGS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal is gone"}
 
+_INTERRUPTED = 130
+"""As `tunebench.studies.faces.cli.run` has it, which may not be imported yet."""
+
 _received = signal.SIGINT
 
 
 def main() -> NoReturn:
-    """Run the command line; see `tunebench.studies.faces.cli.run`.
+    """Run the command line, or have the helper run it that stays warm; see `tunebench.studies.faces.helper`."""
+    sys.exit(run_here(_have_helper))
+
+
+def _have_helper() -> None:
+    if os.environ.get("TUNEBENCH_KEEP_WARM"):
+        from tunebench.studies.faces.helper import run_warm
+
+        run_warm()
+
+
+def run_here(first: Callable[[], None]) -> int:
+    """Run the command line in this process, and return its exit code; see `tunebench.studies.faces.cli.run`.
 
     Ctrl-C, SIGTERM and SIGHUP end it in one line, with the exit codes 130, 143 and 129.
+
+    Args:
+        first: done once signals are answered.
     """
     for number in _ENDINGS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under nohup
             signal.signal(number, _answer)
     try:
-        from tunebench.studies.faces.cli.run import INTERRUPTED, run
+        first()
+        from tunebench.studies.faces.cli.run import run
 
         code = run()
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        code = _INTERRUPTED
     for number in _ENDINGS:
         signal.signal(number, signal.SIG_IGN)  # nothing is left to end
-    if code == INTERRUPTED:
+    if code == _INTERRUPTED:
         code = _tell(_received)
-    sys.exit(code)
+    return code
 
 
 def _answer(number: int, frame: FrameType | None) -> None:

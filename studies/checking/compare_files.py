@@ -218,7 +218,7 @@ class _Comparison:
         self._question = question
         self._device = device
         self._sandboxes = sandboxes
-        files, reference, self.box = boxed(self._files(None), question.box)
+        files, reference, self.box = boxed(self._files(None), question.box, Sandbox)
         sandbox, self._walls = sandboxes.enter_context(reference), files.walls
         self._running = [sandbox]
         with reference_runs(question.reference.path):

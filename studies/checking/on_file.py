@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from tunebench.kernels.runtime.policy import set_policy
 from tunebench.studies.checking.report import Subject
 from tunebench.studies.checking.request import CheckRequest
+from tunebench.studies.checking.submissions import TextFile
 from tunebench.studies.checking.telling import Teller, exemptions_of
-from tunebench.tuner.device import find_device
+from tunebench.tuner.device import DeviceKind, find_device
+from tunebench.tuner.gate.battery import Lane
+from tunebench.tuner.gate.boundary.box import Box
+from tunebench.tuner.gate.boundary.remembering import Remembering
 from tunebench.tuner.gate.boundary.sandbox import RemoteContender, RemoteSource, Sandbox, boxed
 from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, reference_runs
+from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import report
@@ -24,15 +30,28 @@ from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import require_dtype
 from tunebench.tuner.result import Verdict
 
+_Reference = tuple[Files, Sandbox, str]
+"""Files with the walls that hold, the reference's process, and what is said of its box."""
+
+_kept: tuple[Files, Remembering, str] | None = None
+
 
 def verdict_on_file(
-    request: CheckRequest, mode: Mode, original: tuple[Path, str], other: tuple[Path, str] | None = None
+    request: CheckRequest,
+    mode: Mode,
+    original: TextFile,
+    other: TextFile | None = None,
+    *,
+    keeps_reference: bool = False,
+    side_by_side: bool = False,
 ) -> Verdict:
     """The verdict; what is asked and found is told to the process that asked (see `Teller`).
 
     Args:
         original: path and text of the file with the reference.
         other: of that with `ModelNew`; None where it is the same.
+        keeps_reference: this process judges nothing but files beside this reference, whose answers serve all of them.
+        side_by_side: nothing else is checked meanwhile, so that a lane runs some of the stages; on a GPU it would wait.
 
     Raises:
         UserError: the device is not here, the dtype is none, or the reference does not run.
@@ -52,15 +71,46 @@ def verdict_on_file(
     )
     teller, accuracy = Teller(report), Accuracy.under(files.settings, request.accuracy)
     log = StageLog(teller)
-    files, reference, box = boxed(files, request.box)
-    report(replace(subject, box=box))
-    with reference, Sandbox(files.contender) as candidate:
+    exemptions = exemptions_of(request.declared)
+    with contextlib.ExitStack() as stack:
+        files, reference, box = stack.enter_context(_reference_of(files, request.box, keeps=keeps_reference))
+        report(replace(subject, box=box))
+        candidate = stack.enter_context(Sandbox(files.contender))
         with reference_runs(original[0]):
             source = RemoteSource(reference, reference.open())
             answers = Answers.consult(source, mode, accuracy, draw=Draw(request.seed or 0))
-        contender = RemoteContender(candidate, exemptions_of(request.declared))
+        contender = RemoteContender(candidate, exemptions)
+        lane = _lane(stack, files, answers, exemptions) if side_by_side and device.kind is DeviceKind.CPU else None
         teller.judged = answers, contender
         with contextlib.suppress(StageRefused):
             contender.open(log)
-            examine(answers, contender, log)
+            examine(answers, contender, log, lane=lane)
     return log.verdict(answers.oracle.tolerance)
+
+
+def _lane(stack: contextlib.ExitStack, files: Files, answers: Answers, exemptions: Exemptions) -> Lane:
+    """A lane with processes of its own, in which both files are run once more."""
+    reference, candidate = (stack.enter_context(Sandbox(spec)) for spec in (files.original, files.contender))
+
+    def make() -> tuple[Answers, RemoteContender]:
+        source = RemoteSource(reference, reference.open())
+        candidate.open()
+        return answers.beside(source), RemoteContender(candidate, exemptions)
+
+    return stack.enter_context(closing(Lane(make)))
+
+
+@contextlib.contextmanager
+def _reference_of(files: Files, box: Box, *, keeps: bool) -> Iterator[_Reference]:
+    """Yield a reference that ends with the block, or the one that is kept until this process ends."""
+    global _kept  # noqa: PLW0603 - a process that keeps one keeps no other
+    if not keeps:
+        alone = boxed(files, box, Sandbox)
+        with alone[1]:
+            yield alone
+        return
+    if _kept is None:
+        _kept = boxed(files, box, Remembering)
+    walled, reference, told = _kept
+    reference.begin()
+    yield replace(walled, candidate=files.candidate), reference, told

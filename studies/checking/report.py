@@ -114,8 +114,11 @@ class CheckReport:
 
     @property
     def seconds_outside(self) -> float:
-        """Seconds outside the stages: starting processes, the reference's own answers, reproductions."""
-        return self.seconds - sum(stage.seconds for stage in self.stages)
+        """Seconds outside the stages: starting processes, the reference's own answers, reproductions.
+
+        Where stages were asked side by side, theirs may come to more than the whole: none are outside then.
+        """
+        return max(0.0, self.seconds - sum(stage.seconds for stage in self.stages))
 
     def __str__(self) -> str:
         """The verdicts, and of each refusal what one call shows."""

@@ -47,7 +47,8 @@ _END_SECONDS = 10.0
 _MOST_STAGES = 4
 _MOST_PRINTED = 1 << 20
 """Bytes on standard error: a file's own output is cut off long before."""
-_ALONE = ("hostile", "machine", "process state")
+ALONE = ("hostile", "machine", "process state")
+"""The classes of files of which each is judged by a command of its own."""
 _LEFT_FILES = ("/tmp", "/dev/shm", str(Path.home()), site.getusersitepackages())
 """Folders in which a hostile file may leave one with the mark in its name."""
 
@@ -141,7 +142,7 @@ def _trouble(file: GateFile, code: int, out: bytes, err: bytes, mark: Path) -> s
 
 def judge_together(file: GateFile, folder: Path, device: str, draw: Draw, box: Box) -> Judged:
     """Judge a file by `tunebench.check`, whose processes are forked from one server for all files."""
-    if file.kind in _ALONE or "load_inline" in file.text:  # extensions of one name, built in one folder, are one
+    if file.kind in ALONE or "load_inline" in file.text:  # extensions of one name, built in one folder, are one
         return judge(file, folder, device, draw, box)
     path, reference = _written(file, folder)
     started = time.perf_counter()
@@ -313,7 +314,7 @@ def main(
         if (not kind or file.kind in kind)
         and (not name or any(part in file.name for part in name))
         and not (again and file.name in known and known[file.name].agrees)
-        and not (here and file.kind in _ALONE)
+        and not (here and file.kind in ALONE)
     ]
 
     how = judge_here if here else judge_together if together else judge

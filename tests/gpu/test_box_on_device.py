@@ -10,7 +10,7 @@ from tests.gate_files.references import SCALE
 
 from tunebench.tuner.gate.boundary.box import Box, Walls
 from tunebench.tuner.gate.boundary.host import Host
-from tunebench.tuner.gate.boundary.sandbox import boxed
+from tunebench.tuner.gate.boundary.sandbox import Sandbox, boxed
 from tunebench.tuner.gate.boundary.spec import Files
 
 pytestmark = pytest.mark.gpu
@@ -27,7 +27,7 @@ def test_a_file_on_a_gpu_is_judged_in_a_box(run: CommandLine, tmp_path: Path) ->
 
 def test_large_tensors_cross_into_a_box_in_lent_memory(tmp_path: Path) -> None:
     reference, device = (tmp_path / "reference.py", SCALE), torch.device("cuda", 0)
-    _, sandbox, said = boxed(Files(reference, None, {}, None, device), Box.REQUIRE)
+    _, sandbox, said = boxed(Files(reference, None, {}, None, device), Box.REQUIRE, Sandbox)
     with sandbox:
         large = torch.rand(1 << 22, device=device)
         assert torch.equal(sandbox.ask(Host.returned, tensor=large), large), said

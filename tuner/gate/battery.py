@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 
+from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.gate.contender import Contender
+from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
@@ -33,6 +38,7 @@ from tunebench.tuner.gate.stages.sizes import batches, large, sizes
 from tunebench.tuner.gate.stages.state import construction, mode, settings, statistics, weights
 from tunebench.tuner.gate.stages.streams import devices, graphs, streams
 from tunebench.tuner.gate.stages.torch_features import autocast, compiled, dtypes
+from tunebench.tuner.isolation import IsolationError
 from tunebench.tuner.result import Verdict
 
 
@@ -61,6 +67,11 @@ class Step:
     loss: str
     claim: Claim = Claim.DROP_IN
     depth: Depth = Depth.FINALIST
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether a `Lane` may run it while others are run."""
+        return self.name not in _TOGETHER
 
 
 STEPS: Sequence[Step] = (
@@ -99,7 +110,25 @@ STEPS: Sequence[Step] = (
     Step("torch.compile", compiled, "torch.compile fails, or changes the values", depth=Depth.EVERYTHING),
     Step(SANITIZER, sanitized, "memory that is not its own, or a race", Claim.PROBLEM, Depth.EVERYTHING),
 )
-"""In the order they are run, cheap ones first."""
+"""In the order they are told, cheap ones first."""
+
+_TOGETHER = {
+    "construction",
+    "distributions",
+    "not finite",
+    "form",
+    "layouts",
+    "sizes",
+    "streams",
+    "graphs",
+    "devices",
+    "training",
+    "manners",
+    "large",
+    SANITIZER,
+}
+"""The names of those that no lane runs: `training` and `manners` also ask at sizes that `sizes` has met, and the others
+take as long as what a lane runs, or are about a GPU."""
 
 
 DEATH_AS_DROP_IN = "process, as a drop-in"
@@ -133,6 +162,92 @@ def proven(verdict: Verdict) -> bool:
     return all(step.name in names for step in STEPS if step.depth is Depth.FINALIST)
 
 
+@dataclass(frozen=True)
+class _Ended:
+    """The findings of a step: the details of its stage, or why it did not pass."""
+
+    seconds: float
+    found: Sequence[str] | StageRefused
+
+
+class Lane:
+    """A thread that runs the stages which need nothing of others, with processes of its own, while others are run.
+
+    Args:
+        make: makes the answers of a reference and the contender in these processes.
+
+    Attributes:
+        contender: None where it could not be made, so that nothing is run here.
+    """
+
+    def __init__(self, make: Callable[[], tuple[Answers, Contender]]) -> None:
+        self.contender: Contender | None = None
+        self._asked = ""
+        self._make = make
+        self._steps: dict[str, Future[_Ended | None]] = {}
+        self._pool = ThreadPoolExecutor(1)
+        self._begun = self._pool.submit(self._begin)
+
+    def _begin(self) -> Harness | None:
+        torch.set_num_threads(1)
+        try:
+            with torch.no_grad():
+                answers, self.contender = self._make()
+        except (*FAILURES, TunebenchError):  # whoever runs the other stages finds the same
+            return None
+        return Harness(answers, self.contender, self._note)
+
+    def _note(self, label: str) -> None:
+        self._asked = label
+
+    def begin(self, steps: Sequence[Step]) -> None:
+        """Run those of these steps that can be run here."""
+        for step in steps:
+            if step.is_aside:
+                self._steps[step.name] = self._pool.submit(self._run, step)
+
+    def _run(self, step: Step) -> _Ended | None:
+        harness = self._begun.result()
+        return None if harness is None else _run(step, harness)
+
+    def runs(self, step: Step) -> bool:
+        """Whether a step was begun here."""
+        return step.name in self._steps
+
+    def has_ended(self, step: Step) -> bool:
+        """Whether a step is over that was begun here."""
+        return self.runs(step) and self._steps[step.name].done()
+
+    def ended(self, step: Step, log: StageLog) -> _Ended | None:
+        """Wait for what a step has found; None where it could not be run here.
+
+        Raises:
+            SandboxError: a process is gone; the log has the question.
+        """
+        try:
+            return self._steps[step.name].result()
+        except IsolationError:
+            log.ask(self._asked)
+            raise
+
+    def close(self) -> None:
+        """Run no more of them."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run(step: Step, harness: Harness) -> _Ended:
+    started = time.perf_counter()
+    harness.begin(step.name)
+    found: Sequence[str] | StageRefused
+    try:
+        with torch.no_grad(), harness.reference_first():
+            step.run(harness)
+        found = harness.summary
+    except StageRefused as refusal:
+        found = refusal
+    return _Ended(time.perf_counter() - started, found)
+
+
 def run_battery(
     answers: Answers,
     contender: Contender,
@@ -141,29 +256,59 @@ def run_battery(
     *,
     claim: Claim = Claim.DROP_IN,
     keep_going: bool = False,
+    lane: Lane | None = None,
 ) -> None:
     """Run the full battery; the first refusal ends it.
 
     Args:
         answers: of the reference, kept from one contender to the next.
-        log: where each stage is noted.
+        log: where each stage is noted, in the order of the list.
         claim: what is to be shown: a drop-in takes every step, being right for the problem those that are about it.
         keep_going: run every stage, whatever the earlier ones found.
+        lane: runs some of them meanwhile.
     """
     harness = Harness(answers, contender, log.ask)
+    steps = [
+        step
+        for step in STEPS
+        if not (step.depth is Depth.EVERYTHING and depth is Depth.FINALIST) and claim in (step.claim, Claim.DROP_IN)
+    ]
+    if lane is not None:
+        lane.begin(steps)
     with _small_scale(answers.device):
-        for step in STEPS:
-            if (step.depth is Depth.EVERYTHING and depth is Depth.FINALIST) or claim not in (step.claim, Claim.DROP_IN):
-                continue
-            harness.begin(step.name)
-            try:
-                with log.stage(step.name) as details, torch.no_grad():
-                    with harness.reference_first():
-                        step.run(harness)
-                    details.extend(harness.summary)
-            except StageRefused:
-                if not keep_going:
-                    return
+        ended = _as_they_come(steps, harness, log, lane)
+        for step, one in zip(steps, ended, strict=False):
+            log.add(step.name, one.seconds, one.found)
+            if isinstance(one.found, StageRefused) and not keep_going:
+                return
+
+
+def _as_they_come(steps: Sequence[Step], harness: Harness, log: StageLog, lane: Lane | None) -> Iterator[_Ended]:
+    """Yield what steps have found, in their order; while one is run in the lane, others are run here."""
+    here = deque(step for step in steps if lane is None or not lane.runs(step))
+    ended: dict[str, _Ended] = {}
+
+    def run_here(step: Step) -> None:
+        log.begin(step.name)
+        ended[step.name] = _run(step, harness)
+
+    for step in steps:
+        while here and step.name not in ended and not (lane is not None and lane.has_ended(step)):
+            run_here(here.popleft())
+        if lane is not None and lane.runs(step):
+            log.begin(step.name)
+            if (one := lane.ended(step, log)) is not None:
+                ended[step.name] = one
+                _show_here(one, harness.answers)
+            else:
+                run_here(step)
+        yield ended[step.name]
+
+
+def _show_here(ended: _Ended, answers: Answers) -> None:
+    """Have what was refused in a lane shown by the processes that are here: those of the lane are at work."""
+    if isinstance(ended.found, StageRefused) and ended.found.source is not None:
+        ended.found.source = answers.at(ended.found.source.sizes)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tunebench.tuner.errors import CompileError, KernelFolderError
-from tunebench.tuner.gate.battery import DEATH_AS_DROP_IN, Depth, claim_of, run_battery
+from tunebench.tuner.gate.battery import DEATH_AS_DROP_IN, Depth, Lane, claim_of, run_battery
 from tunebench.tuner.gate.boundary.sandbox import ReferenceSandboxError, RemoteContender, RemoteSource, SandboxError
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES, require_models_own
@@ -38,6 +38,7 @@ def examine(
     claim: Claim = Claim.DROP_IN,
     depth: Depth | None = Depth.EVERYTHING,
     describe: Describe = described,
+    lane: Lane | None = None,
 ) -> Verdict:
     """Put a candidate through the gate; `log` has every stage.
 
@@ -46,11 +47,13 @@ def examine(
 
     Args:
         model: the candidate's at the problem's own sizes, with the reference's weights; None to have it made.
-        claim, depth: which stages of the full battery are run, see `run_battery`; without a depth none is.
+        claim, depth, lane: which stages of the full battery are run, and where, see `run_battery`; without a depth none
+            is.
 
     Raises:
         KernelFolderError: the reference's process is gone, which says nothing of the candidate.
     """
+    aside: Contender | None = None
     try:
         with refusals_kept(log, describe):
             renew = None
@@ -59,8 +62,9 @@ def examine(
                 model = model_made(log, renew, describe)
             quick = QuickGate(model, answers.oracle, contender.exemptions, renew).check(partial(make_ready, model), log)
             if quick.passed and depth is not None:
-                run_battery(answers, contender, log, depth, claim=claim, keep_going=True)
-        judge_state(answers, contender, log)
+                run_battery(answers, contender, log, depth, claim=claim, keep_going=True, lane=lane)
+                aside = lane.contender if lane is not None else None
+        judge_state(answers, contender, log, aside)
     except ReferenceSandboxError as error:
         raise KernelFolderError(f"the reference's process: {error}, {log.until}") from error
     except SandboxError as error:
@@ -140,8 +144,11 @@ def refusals_kept(log: StageLog, describe: Describe) -> Iterator[None]:
             raise StageRefused(describe(error)) from error
 
 
-def judge_state(answers: Answers, contender: Contender, log: StageLog) -> None:
+def judge_state(answers: Answers, contender: Contender, log: StageLog, aside: Contender | None = None) -> None:
     """Refuse a file that has changed its process for all of its code, or draws where the reference draws nothing.
+
+    Args:
+        aside: the same in another process, where stages were run in a lane.
 
     Raises:
         SandboxError: a process is gone.
@@ -151,11 +158,11 @@ def judge_state(answers: Answers, contender: Contender, log: StageLog) -> None:
     assert isinstance(answers.source, RemoteSource)
     with contextlib.suppress(StageRefused), log.stage("state"):
         try:
-            found = contender.sandbox.changes()
+            found = [one.sandbox.changes() for one in (contender, aside) if isinstance(one, RemoteContender)]
         except ReportedError as error:
             raise StageRefused(f"its process cannot be asked any more: {error}") from error
-        changes = list(found.changed)
-        may_draw = not found.draws or any(case.draws for case in answers.oracle.cases)
+        changes = list(dict.fromkeys(change for one in found for change in one.changed))
+        may_draw = not any(one.draws for one in found) or any(case.draws for case in answers.oracle.cases)
         if not (may_draw or answers.source.sandbox.changes().draws):
             changes.append("a call draws random numbers, and the reference's draws none")
         if changes:

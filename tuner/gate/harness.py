@@ -158,6 +158,12 @@ class Answers:
         renew = partial(source.model, mode, original.state())
         return cls(source, consult_reference(source, original, accuracy, draw, renew), mode, original, draw)
 
+    def beside(self, source: Source) -> Answers:
+        """Return the same of a reference in another process: nothing but the oracle is shared."""
+        original = source.model(self.mode, self.oracle.state)
+        original.remember()
+        return Answers(source, self.oracle, self.mode, original, self.draw)
+
     def revive(self) -> bool:
         """Have the reference run in a new process, in place of one that is gone; whether that is possible."""
         if not self.source.revive():

@@ -211,17 +211,20 @@ def draws() -> tuple[Any, ...]:
 
 
 class Watch:
-    """Notes what a file changes, from its `start` on."""
+    """Notes what a file changes, from its `start` on; nothing before."""
 
     def __init__(self) -> None:
-        self.start()
+        self._settings: dict[str, str] = {}
+        self._functions: dict[str, tuple[object, object]] = {}
+        self._operators: set[str] = set()
+        self._changes: dict[str, str] = {}
 
     def start(self) -> None:
-        """Begin anew: what was changed before is as it should be."""
+        """Begin, or begin anew: what was changed before is as it should be."""
         self._settings = settings()
         self._functions = functions()
         self._operators = _replaced_operators()
-        self._changes: dict[str, str] = {}
+        self._changes = {}
 
     def forget(self) -> None:
         """Accept the present settings as they are; what was noted stays."""
@@ -233,6 +236,8 @@ class Watch:
         Args:
             when: for people, such as `in a call`.
         """
+        if not self._settings:
+            return
         before, self._settings = self._settings, settings()
         for name, value in before.items():
             if self._settings[name] != value:
@@ -240,6 +245,8 @@ class Watch:
 
     def changes(self, when: str) -> list[str]:
         """A line for everything that was changed so far; a change that was taken back counts where it was seen."""
+        if not self._settings:
+            return []
         self.look(when)
         now = functions()
         for name, (one, code) in self._functions.items():

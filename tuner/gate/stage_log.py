@@ -78,16 +78,27 @@ class StageLog:
         """
         started = time.perf_counter()
         details: list[str] = []
-        self._now(Question(name))
+        self.begin(name)
         try:
             yield details
         except StageRefused as refusal:
-            if not self._reason:
-                self._reason = str(refusal)
-                self._errors = refusal.errors or self._errors
-            self._end(Stage(name, False, time.perf_counter() - started, str(refusal)), refusal)
+            self.add(name, time.perf_counter() - started, refusal)
             raise
-        self._end(Stage(name, True, time.perf_counter() - started, "; ".join(details)), None)
+        self.add(name, time.perf_counter() - started, details)
+
+    def begin(self, name: str) -> None:
+        """Say which stage comes now."""
+        self._now(Question(name))
+
+    def add(self, name: str, seconds: float, found: Sequence[str] | StageRefused) -> None:
+        """Add a stage that has ended: its details, or why it did not pass."""
+        if not isinstance(found, StageRefused):
+            self._end(Stage(name, True, seconds, "; ".join(found)), None)
+            return
+        if not self._reason:
+            self._reason = str(found)
+            self._errors = found.errors or self._errors
+        self._end(Stage(name, False, seconds, str(found)), found)
 
     def ask(self, label: str) -> None:
         """Say which question of the stage comes now."""

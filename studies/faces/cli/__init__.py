@@ -37,6 +37,7 @@ from tunebench.studies.faces.cli.serve import serve
 from tunebench.studies.faces.cli.ship import ship
 from tunebench.studies.faces.cli.show import show
 from tunebench.studies.faces.cli.space import space
+from tunebench.studies.faces.cli.stop import stop
 from tunebench.studies.faces.cli.studies import studies
 from tunebench.studies.faces.cli.sweep import sweep
 from tunebench.studies.faces.cli.trials import trials
@@ -46,7 +47,7 @@ from tunebench.studies.faces.cli.warm import warm
 _GROUPS: Mapping[str, Sequence[Callable[..., None]]] = {
     "Tune": (demo, new, tune, sweep, space, replay),
     "Check": (check, compare, bench, regress, doctor),
-    "Use": (kernels, warm, bundle, misses),
+    "Use": (kernels, warm, bundle, misses, stop),
     "Ask": (best, studies, trials, show, explain, query, diff, report, dashboard),
     "Share": (ship, export, serve, mcp),
     "Database": (prune,),

@@ -291,6 +291,27 @@ def test_a_run_directory_is_judged_file_by_file(run: CommandLine, tmp_path: Path
     assert "neither a kernel's folder" in run("check", tmp_path, "--device", "cpu").error
 
 
+@pytest.mark.slow
+def test_files_of_one_problem_are_judged_as_if_each_were_alone(tmp_path: Path) -> None:
+    reference, folder = written(tmp_path, FILE, "reference.py"), tmp_path / "run"
+    folder.mkdir()
+    texts = {
+        "1_right": NEW,
+        "2_wrong_when_trained": NEW.replace("self.linear.weight,", "self.linear.weight.detach(),"),
+        "3_ends_its_process": NEW.replace("return", "import os; x.shape[0] == 1 and os._exit(3)\n        return"),
+        "4_right": NEW.replace("torch.relu(", "torch.clamp_min(").replace(") + self", ", 0) + self"),
+    }
+    for name, text in texts.items():
+        written(folder, text, f"{name}.py")
+    together = tunebench.check(folder, reference, device="cpu", seed=11)
+    assert [Path(report.target).stem for report in together] == list(texts)
+    assert [report.verdict.passed for report in together] == [True, False, False, True]
+    for report in together:
+        (alone,) = tunebench.check(report.target, reference, device="cpu", seed=11)
+        told = [[(stage.name, stage.passed, stage.detail) for stage in one.stages] for one in (report, alone)]
+        assert told[0] == told[1]
+
+
 def test_modules_are_checked_where_they_are() -> None:
     twice = nn.Linear(4, 4).eval()
     inputs, drawn = [torch.rand(6, 4)], torch.get_rng_state()

@@ -96,6 +96,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_one_line_that_names_it(name: str) -> None:
     watch = Watch()
+    watch.start()
     with CHANGES[name]():
         lines = watch.changes("in a call")
     assert any(line.startswith(f"{name} is ") for line in lines), lines
@@ -104,6 +105,7 @@ def test_a_change_is_one_line_that_names_it(name: str) -> None:
 
 def test_a_setting_that_was_put_back_was_changed_all_the_same() -> None:
     watch = Watch()
+    watch.start()
     assert watch.changes("at once") == []
     torch.set_default_dtype(torch.float64)
     watch.look("in a call")
@@ -114,6 +116,7 @@ def test_a_setting_that_was_put_back_was_changed_all_the_same() -> None:
 
 def test_a_folder_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch()
+    watch.start()
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

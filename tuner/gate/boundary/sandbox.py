@@ -38,6 +38,7 @@ from tunebench.tuner.scratch import scratch, scratch_folder
 from tunebench.tuner.users_code import ReportedError
 
 Proxy = TypeVar("Proxy")
+RunsReference = TypeVar("RunsReference", bound="Sandbox")
 
 _SHARE_OF_MEMORY = 4
 _MOST_REASON = 1 << 12
@@ -123,10 +124,8 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             dropped = list(self._dropped)
             self._dropped.clear()  # one list: every model that is let go of later knows it
             self.ask(Host.drop, numbers=dropped)
-        kind, _, name = method.__qualname__.rpartition(".")
         try:
-            send(self._process.connection, (kind, key, name, taken_apart(arguments)), self._passage)
-            reply = receive(self._process.connection, self._most, self._passage)
+            reply = self.reply(method, key, taken_apart(arguments))
         except (EOFError, OSError):
             raise self._no_answer(self._process.how_it_ended()) from None
         except WireError as error:
@@ -139,6 +138,17 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             return put_together(declared_types(method)["return"], reply["value"])
         except MalformedError as error:
             raise self._no_answer(f"a malformed reply: {error}") from error
+
+    def reply(self, method: Callable[..., Any], key: object, arguments: Mapping[str, Any]) -> Any:
+        """Return the process's reply in plain values.
+
+        Raises:
+            EOFError, OSError: it is gone.
+            WireError: a value cannot cross, or the reply is none.
+        """
+        kind, _, name = method.__qualname__.rpartition(".")
+        send(self._process.connection, (kind, key, name, arguments), self._passage)
+        return receive(self._process.connection, self._most, self._passage)
 
     def _no_answer(self, why: str) -> SandboxError:
         return ReferenceSandboxError(why) if self.spec.is_reference else SandboxError(why)
@@ -197,7 +207,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self.close()
 
 
-def boxed(files: Files, box: Box) -> tuple[Files, Sandbox, str]:
+def boxed(files: Files, box: Box, start: Callable[[SandboxSpec], RunsReference]) -> tuple[Files, RunsReference, str]:
     """Start the reference in the best box that the machine allows.
 
     Returns:
@@ -209,7 +219,7 @@ def boxed(files: Files, box: Box) -> tuple[Files, Sandbox, str]:
     refused: dict[Walls, str] = {}
     for walls in walls_for(box):
         files = replace(files, walls=walls)
-        sandbox = Sandbox(files.original)
+        sandbox = start(files.original)
         try:
             sandbox.enter()
         except BoxError as error:

@@ -110,14 +110,15 @@ class Files:
     def _spec(self, path: Path, load: Callable[[Watch], Loaded]) -> SandboxSpec:
         return SandboxSpec(path, self.device, self.settings, load, walls=self.walls)
 
-    def _load_original(self, watch: Watch) -> Loaded:
-        watch.start()
+    def _load_original(self, _watch: Watch) -> Loaded:  # a reference may change what it likes
         path, text = self.reference
         return Loaded(load_reference(path, self.sizes, self.dtype, text), self.device, None)
 
     def _load_contender(self, watch: Watch) -> Loaded:
         if self.prepare is not None:
             self.prepare()
+        if self.candidate is None:
+            watch.start()
         loaded = self._load_original(watch)
         factory = loaded.reference.candidate
         if self.candidate is not None:

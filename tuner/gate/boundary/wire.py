@@ -8,11 +8,14 @@ to how many bytes come.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -52,6 +55,46 @@ def send(connection: Connection, value: object, passage: Passage = _CONNECTION) 
         blobs = [blob for number, blob in enumerate(blobs) if number not in lent]
     for blob in blobs:
         connection.send_bytes(blob.cpu().numpy().data)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A value as it crosses, kept on this side: whoever takes it gets one of their own.
+
+    Attributes:
+        nbytes: of its tensors.
+    """
+
+    content: Any
+    blobs: Sequence[torch.Tensor]
+    nbytes: int
+
+    @classmethod
+    def of(cls, value: object, most_bytes: int) -> Self | None:
+        """Keep a copy of a value; None where its tensors have more bytes."""
+        blobs: list[torch.Tensor] = []
+        content = _packed(value, blobs)
+        nbytes = sum(blob.nbytes for blob in blobs)
+        return None if nbytes > most_bytes else cls(content, [blob.clone() for blob in blobs], nbytes)
+
+    def value(self) -> Any:
+        """Return the value, in memory of its own."""
+        return _unpacked(self.content, self.blobs, sys.maxsize)
+
+
+def digest(value: object, most_bytes: int) -> bytes | None:
+    """Return what tells a value from every other one; None where its tensors have more bytes.
+
+    Raises:
+        WireError: it has a part that cannot cross.
+    """
+    blobs: list[torch.Tensor] = []
+    found = hashlib.blake2b(json.dumps(_packed(value, blobs)).encode(), digest_size=16)
+    if sum(blob.nbytes for blob in blobs) > most_bytes:
+        return None
+    for blob in blobs:
+        found.update(blob.cpu().numpy().data)
+    return found.digest()
 
 
 def receive(connection: Connection, most_bytes: int, passage: Passage = _CONNECTION) -> Any:
