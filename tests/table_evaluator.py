@@ -85,9 +85,15 @@ class TableEvaluator:
         """See `LocalEvaluator.sanitize`."""
         return [Stage("sanitizer", True, 0.0) for _ in finalists]
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
+    def compare(
+        self,
+        finalists: Sequence[Finalist],
+        default: Finalist | None,
+        leader: Configuration,
+        seconds: float | None = None,
+    ) -> Comparison:
         """See `LocalEvaluator.compare`."""
-        del finalists
+        del finalists, seconds
         best_ms = self._time_ms(leader)
         default_ms = self._time_ms(default[0]) if default else None
         times = {"reference": 2.0, "copy": 0.5, "best": best_ms, "default": default_ms}

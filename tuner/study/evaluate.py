@@ -53,11 +53,11 @@ from tunebench.tuner.result import (
 )
 from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.history import PastTrial
-from tunebench.tuner.timing.confirm import SURE, confirm, tells, winner_of
+from tunebench.tuner.timing.confirm import Standing, confirm, standing_of, tells
 from tunebench.tuner.timing.energy import counter_of, energy_mj
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
 from tunebench.tuner.timing.roofline import floor_ms
-from tunebench.tuner.timing.statistics import CONFIDENCE, Samples, control_ratio, medians_of, speedup
+from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 from tunebench.tuner.users_code import UsersCodeError, told, users_code
 
@@ -288,7 +288,13 @@ class LocalEvaluator:
         except Exception as error:
             raise UsersCodeError(told(error, "the forward fails", self._subject.kernel.folder)) from error
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
+    def compare(
+        self,
+        finalists: Sequence[Finalist],
+        default: Finalist | None,
+        leader: Configuration,
+        seconds: float | None = None,
+    ) -> Comparison:
         """Time the finalists and the baselines interleaved, and name the winner, as `confirm.py` decides.
 
         Args:
@@ -296,6 +302,7 @@ class LocalEvaluator:
             default: the kernel's default configuration, where it is correct.
             leader: the one of these that was the fastest in the search; it stays the best where the rounds leave open
                 which is.
+            seconds: limit of the rounds; None for `most_seconds()`.
         """
         candidates = {} if default is None else {Baseline.DEFAULT.value: self._plan(*default)}
         candidates |= {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
@@ -309,15 +316,22 @@ class LocalEvaluator:
             pivot, twin = Baseline.DEFAULT, self._pinned_call(candidates[Baseline.DEFAULT])
         leading = next(name for name, plan in candidates.items() if plan.configuration == leader)
 
-        def winner(samples: Samples, confidence: float = CONFIDENCE) -> tuple[str, bool]:
-            return winner_of(list(candidates), samples, pivot, leading, confidence)
+        def standing(samples: Samples) -> Standing:
+            return standing_of(list(candidates), samples, pivot, leading)
 
         with torch.no_grad(), kept_to(self._driving):
-            clock = pick_clock(self._clocks, list(calls.values()))
-            is_decided = lambda samples: winner(samples, SURE)[1]  # noqa: E731
-            samples = confirm(calls, pivot, twin, clock, self._control, is_decided=is_decided)
+            samples = confirm(
+                calls,
+                pivot,
+                twin,
+                pick_clock(self._clocks, list(calls.values())),
+                self._control,
+                seconds,
+                is_decided=lambda samples: standing(samples).is_decided,
+                leaving=lambda samples: standing(samples).out,
+            )
         self._subject.model.pin(None)
-        best, _ = winner(samples)
+        best = standing(samples).best
         objective = self._subject.problem.objective
         energies: Mapping[str, float] = {}
         if objective is not Objective.TIME:  # half a second each, which nobody else is to wait for

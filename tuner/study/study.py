@@ -31,7 +31,7 @@ from tunebench.tuner.study.evaluate import Finalist, Leaders
 from tunebench.tuner.study.executor import Building, Executor
 from tunebench.tuner.study.history import PastTrial, TrialLog
 from tunebench.tuner.study.pending import Pending
-from tunebench.tuner.timing.confirm import longest_seconds
+from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.users_code import UsersCodeError
 
 FINALISTS = 5
@@ -232,7 +232,7 @@ class StudyRun:
                     replace(
                         self._progress(already, budget, None),
                         phase=phase,
-                        phase_seconds=longest_seconds() if phase is Phase.COMPARING else None,
+                        phase_seconds=most_seconds() if phase is Phase.COMPARING else None,
                     )
                 )
             )

@@ -53,7 +53,7 @@ def served(factory: type[TunedModule], policy: Policy) -> Choice:
 def test_what_rounds_leave_open_is_not_served_and_is_asked_again(
     write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, run: CommandLine
 ) -> None:
-    monkeypatch.setenv("TUNEBENCH_CONFIRM_SECONDS", "0")  # so many rounds as an interval needs, three times
+    monkeypatch.setenv("TUNEBENCH_CONFIRM_SECONDS", "0")  # so many rounds as an interval needs
     factory = write_kernel(model=MODEL, reference=REFERENCE)
     folder, place = str(factory.kernel.folder), os.environ["TUNEBENCH_DB"]
     asked = ("tune", folder, "--trials", 4, "--size", "rows=300", "--device", "cpu")
