@@ -23,7 +23,7 @@ from tunebench.tuner.result import (
     Verdict,
 )
 from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
+from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits
 from tunebench.tuner.timing.statistics import control_ratio, medians_of, speedup
 from tunebench.tuner.variant import Variant
 
@@ -90,10 +90,10 @@ class TableEvaluator:
         finalists: Sequence[Finalist],
         default: Finalist | None,
         leader: Configuration,
-        seconds: float | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> Comparison:
         """See `LocalEvaluator.compare`."""
-        del finalists, seconds
+        del finalists, limits
         best_ms = self._time_ms(leader)
         default_ms = self._time_ms(default[0]) if default else None
         times = {"reference": 2.0, "copy": 0.5, "best": best_ms, "default": default_ms}

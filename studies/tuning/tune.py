@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -221,10 +222,13 @@ def tune(
         UserError: the model cannot serve its reference's inputs, or no configuration is valid for them.
     """
     account = Account(before)
+    ends = None if resolved.request.seconds is None else time.monotonic() - before + resolved.request.seconds
     start_forkserver(_PRELOAD)
     reports: list[StudyReport] = []
-    for mode in resolved.modes:
-        reports.append(_tune_mode(resolved, mode, database, announce, account))
+    for number, mode in enumerate(resolved.modes):
+        now, studies_left = time.monotonic(), len(resolved.modes) - number
+        share = None if ends is None else now + (ends - now) / studies_left
+        reports.append(_tune_mode(resolved, mode, database, announce, account, share))
         account = Account()
         if reports[-1].outcome.ending is Ending.INTERRUPTED:
             break
@@ -326,7 +330,9 @@ def environment_for(resolved: Resolved) -> Callable[[Device], Environment]:
     )
 
 
-def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Reporter, account: Account) -> StudyReport:
+def _tune_mode(
+    resolved: Resolved, mode: Mode, database: Database, announce: Reporter, account: Account, ends: float | None
+) -> StudyReport:
     request, kernel = resolved.request, resolved.kernel
     with account.phase(Activity.WORKER):
         executor = make_executor(resolved, mode)
@@ -353,7 +359,8 @@ def _tune_mode(resolved: Resolved, mode: Mode, database: Database, announce: Rep
         )
         with ThreadPoolExecutor(1) as beside:
             asked = beside.submit(_gpu_refusal, kernel, space[space.default], problem, device)
-            outcome = run.run(Budget(request.trials, request.seconds, stop_early=request.stop_early), progress)
+            seconds = None if ends is None else ends - time.monotonic()
+            outcome = run.run(Budget(request.trials, seconds, request.stop_early, request.compile), progress)
             gpu_refusal = asked.result()
     finally:
         executor.close()

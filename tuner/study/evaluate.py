@@ -174,6 +174,22 @@ class Leaders:
 NOBODY = Leaders()
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What there is time for in the final rounds.
+
+    Attributes:
+        seconds: of all rounds; None for `most_seconds()`.
+        compiled: compiling the reference by torch, where that is asked for.
+    """
+
+    seconds: float | None = None
+    compiled: bool = True
+
+
+NO_LIMITS = Limits()
+
+
 class LocalEvaluator:
     """Evaluates in this process; a variant that crashes takes the process with it.
 
@@ -293,7 +309,7 @@ class LocalEvaluator:
         finalists: Sequence[Finalist],
         default: Finalist | None,
         leader: Configuration,
-        seconds: float | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> Comparison:
         """Time the finalists and the baselines interleaved, and name the winner, as `confirm.py` decides.
 
@@ -302,11 +318,10 @@ class LocalEvaluator:
             default: the kernel's default configuration, where it is correct.
             leader: the one of these that was the fastest in the search; it stays the best where the rounds leave open
                 which is.
-            seconds: limit of the rounds; None for `most_seconds()`.
         """
         candidates = {} if default is None else {Baseline.DEFAULT.value: self._plan(*default)}
         candidates |= {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
-        compiled, missing = self._compiled_call()
+        compiled, missing = self._compiled_call(limits)
         baselines = {Baseline.REFERENCE: self._reference_call()} | compiled | self._copy_call()
         calls: dict[str, Call] = {baseline.value: call for baseline, call in baselines.items()}
         calls |= {name: self._pinned_call(plan) for name, plan in candidates.items()}
@@ -326,7 +341,7 @@ class LocalEvaluator:
                 twin,
                 pick_clock(self._clocks, list(calls.values())),
                 self._control,
-                seconds,
+                limits.seconds,
                 is_decided=lambda samples: standing(samples).is_decided,
                 leaving=lambda samples: standing(samples).out,
             )
@@ -441,10 +456,12 @@ class LocalEvaluator:
         stage = Stage("roofline", False, time.perf_counter() - started, reason)
         return verdict.refused_by(stage)
 
-    def _compiled_call(self) -> tuple[dict[Baseline, Call], dict[Baseline, str]]:
+    def _compiled_call(self, limits: Limits) -> tuple[dict[Baseline, Call], dict[Baseline, str]]:
         """The reference under torch.compile where it is asked for, or why it is missing."""
         if not self._compiled:
             return {}, {}
+        if not limits.compiled:
+            return {}, {Baseline.COMPILED: "there was no time to compile it"}
         try:
             torch.compiler.reset()  # what was compiled for the problems before
             compiled = compile_reference(self._subject.reference, self._inputs)

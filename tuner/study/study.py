@@ -19,6 +19,7 @@ import optuna
 from optuna.trial import TrialState
 
 from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.errors import CompileError, CompileTimeoutError, OutOfTimeError, WorkerError
 from tunebench.tuner.gate.battery import proven
 from tunebench.tuner.problem import Objective
@@ -27,19 +28,19 @@ from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted, past_tri
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.account import Account, Activity
-from tunebench.tuner.study.evaluate import Finalist, Leaders
+from tunebench.tuner.study.evaluate import Finalist, Leaders, Limits
 from tunebench.tuner.study.executor import Building, Executor
 from tunebench.tuner.study.history import PastTrial, TrialLog
 from tunebench.tuner.study.pending import Pending
+from tunebench.tuner.study.plan import COMPILED_SECONDS, SANITIZER_SECONDS, Plan
 from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.users_code import UsersCodeError
 
 FINALISTS = 5
 """Number of the best screened configurations that are timed again, interleaved."""
 
-_LONGER = 0.5
-_LEAST_LONGER_SECONDS = 5.0
-"""Extra time for evaluations under way when a study's time is over: this share of it, and at least so many seconds."""
+_BASELINES = 3
+"""The reference, a copy and the default's second copy take part in the final rounds too."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -50,14 +51,16 @@ class Budget:
 
     Attributes:
         trials: in all, those of earlier runs and of other processes included; each process may be evaluating one more.
-        seconds: of this run, before the final rounds; None for no limit. What is being evaluated then may take half as
-            long again, or five seconds, and is let go of unless nothing right has been found yet.
+        seconds: of this run, its final rounds and the winner's last check included; None for no limit. What there is no
+            time for is not asked, see `Outcome.unasked`. The first configuration has all the time that it needs.
         stop_early: end when the search has settled, see `PoolSampler.settled`.
+        compiled: the reference under torch.compile takes part in the final rounds.
     """
 
     trials: int
     seconds: float | None = None
     stop_early: bool = False
+    compiled: bool = False
 
 
 class Ending(enum.StrEnum):
@@ -137,6 +140,7 @@ class Outcome:
         sanitizer: what compute-sanitizer was asked about the finalists, or why it was not; empty without finalists.
         default_ms: the default configuration's median among the trials; None where there is none.
         confirmed: what the winner was asked across the gate's boundary, or why it was not; empty without a winner.
+        unasked: what there was no time for; `tunebench confirm` asks it.
         repeats: configurations that this run evaluated although another process had just recorded them; none, unless a
             claim was lost with the session of a server.
         lost: devices that this run could not go on with, and why; it went on with the others.
@@ -155,6 +159,7 @@ class Outcome:
     seconds: float
     default_ms: float | None = None
     confirmed: str = ""
+    unasked: tuple[str, ...] = ()
     repeats: int = 0
     lost: tuple[str, ...] = ()
 
@@ -207,6 +212,9 @@ class StudyRun:
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
         self._confirmed = ""
+        self._plan = Plan()
+        self._aside: set[Configuration] = set()
+        self._unasked: list[str] = []
         self._started = time.monotonic()
 
     def run(self, budget: Budget, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
@@ -217,6 +225,8 @@ class StudyRun:
             WorkerError: the evaluator cannot go on; everything done is recorded.
         """
         self._started = time.monotonic()
+        prepared = sum(self._executor.first.prepared.values())
+        self._plan = Plan(budget.seconds, prepared, compiled=budget.compiled)
         already = len(self._past)
         comparison = None
         known = [self._space.find(one.configuration) for one in self._warm_starts]
@@ -232,7 +242,7 @@ class StudyRun:
                     replace(
                         self._progress(already, budget, None),
                         phase=phase,
-                        phase_seconds=most_seconds() if phase is Phase.COMPARING else None,
+                        phase_seconds=min(most_seconds(), self._plan.left) if phase is Phase.COMPARING else None,
                     )
                 )
             )
@@ -251,6 +261,7 @@ class StudyRun:
             refusals=dict(self._refusals),
             sanitizer=self._sanitizer,
             confirmed=self._confirmed,
+            unasked=tuple(self._unasked),
             seconds=time.monotonic() - self._started,
             default_ms=self._default_ms(),
             repeats=self._repeats,
@@ -282,7 +293,7 @@ class StudyRun:
 
     def _ending(self, budget: Budget) -> Ending | None:
         """Why nothing more is begun; None while there is no reason."""
-        if budget.seconds is not None and time.monotonic() - self._started >= budget.seconds:
+        if self._past and not self._plan.searches:
             return Ending.BUDGET
         if budget.stop_early and self._sampler.settled(self._study):
             return Ending.SETTLED
@@ -305,16 +316,21 @@ class StudyRun:
         room = min(free, budget.trials - len(self._past) - len(begun))
         waiting = [flight for flight in self._flying if flight.evaluation is None]
         for flight in waiting[: max(0, room)]:
-            leaders = replace(_leaders(self._ranked(), self._objective), seconds=self._seconds_left(budget))
             with self._account.phase(Activity.HANDOVER):
-                flight.evaluation = self._executor.begin(flight.configuration, flight.building, leaders)
+                flight.evaluation = self._executor.begin(flight.configuration, flight.building, self._leaders())
 
-    def _seconds_left(self, budget: Budget) -> float | None:
-        """Return the seconds that an evaluation begun now has; None for no limit, as where nothing right is known."""
-        if budget.seconds is None or not self._ranked():
-            return None
-        longer = max(_LEAST_LONGER_SECONDS, _LONGER * budget.seconds)
-        return max(0.0, budget.seconds - (time.monotonic() - self._started)) + longer
+    def _leaders(self) -> Leaders:
+        """Whatever is timed below the last finalist may be one, now or at the end; where there is room, everything may.
+
+        Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
+        back, so that what is no finalist when it is recorded never becomes one. Where time is short only what leads is
+        proven at once, and other finalists in the end, if there is time. Where energy counts, no time says that.
+        """
+        ranked = self._ranked()
+        last = 1 if self._plan.is_limited else FINALISTS
+        full = len(ranked) >= last and self._objective is Objective.TIME
+        seconds = max(0.0, self._plan.left) if ranked and self._plan.is_limited else None
+        return Leaders(ranked[0] if ranked else None, ranked[last - 1].median_ms if full else None, seconds)
 
     def _ask(self) -> _InFlight | None:
         """Claim and build what to evaluate next; None where nothing is left that no other process is at.
@@ -390,6 +406,7 @@ class StudyRun:
         if number > self._last + 1:
             self._learn(before=number)
         self._pending.learn(self._executor.slots, result.seconds)
+        self._plan.learn(result)
         self._past.append(PastTrial.of(number, result))
         self._tried.add(result.configuration)
         if not result.status.timed:
@@ -431,11 +448,12 @@ class StudyRun:
             if comparison is None:
                 return None
             if self._confirms(sane[comparison.best], report):
+                comparison = replace(comparison, unasked=tuple(self._unasked))
                 self._log.conclude(comparison)
                 return comparison
 
     def _compare(self, sane: dict[Configuration, Finalist], report: Callable[[Phase], None]) -> Comparison | None:
-        """Time the finalists again; None where there is none.
+        """Time the finalists again; None where there is none, or no time.
 
         Args:
             sane: finalists that stand, to which those that are asked now are added.
@@ -446,19 +464,31 @@ class StudyRun:
             finalists = [self._built(one.configuration) for one in unasked if self._proves(one)]
             sane |= {finalist.configuration: finalist for finalist in self._sane(finalists)}
         ranked = self._contenders()
+        if self._aside:
+            self._leave_out(f"the full battery of {len(self._aside)} finalists, which are not in the final rounds")
         contenders = [sane[trial.configuration] for trial in ranked]
         if not contenders:
             return None
         default = self._space[self._space.default]
         baseline = next((finalist for finalist in contenders if finalist.configuration == default), None)
+        leader = min(ranked, key=lambda trial: trial.cost(self._objective))
+        baselines = [ranked[-1].median_ms or 0.0] * _BASELINES
+        seconds = self._plan.round_seconds([*(trial.median_ms or 0.0 for trial in ranked), *baselines])
+        if seconds is None:
+            self._leave_out("the final rounds")
+            return None
         report(Phase.COMPARING)
         with self._account.phase(Activity.ROUNDS):
-            leader = min(ranked, key=lambda trial: trial.cost(self._objective)).configuration
-            return self._executor.first.compare([one for one in contenders if one is not baseline], baseline, leader)
+            others = [one for one in contenders if one is not baseline]
+            limits = Limits(seconds, compiled=self._plan.has_room(COMPILED_SECONDS))
+            return self._executor.first.compare(others, baseline, leader.configuration, limits)
 
     def _confirms(self, winner: Finalist, report: Callable[[Phase], None]) -> bool:
         """Whether the winner stands where its own code cannot reach; where not it is refused, and another one wins."""
         if self._confirm is None:
+            return True
+        if self._plan.left < self._plan.last_check:
+            self._leave_out("the winner across the gate's boundary")
             return True
         report(Phase.CONFIRMING)
         with self._account.phase(Activity.BOUNDARY):
@@ -468,19 +498,30 @@ class StudyRun:
         self._confirmed = stage.detail
         return stage.passed
 
+    def _leave_out(self, question: str) -> None:
+        """Note a question that there is no time for, once."""
+        if question not in self._unasked:
+            self._unasked.append(question)
+
     def _contenders(self) -> list[PastTrial]:
         """Return the trials to time again, the simplest first, and the default's last, where it is correct."""
         ranked = {trial.configuration: trial for trial in self._ranked()}
         default = self._space[self._space.default]
         finalists = self._space.simplest_first(list(ranked)[:FINALISTS])
         ordered = [one for one in finalists if one != default] + [default] * (default in ranked)
-        return [ranked[one] for one in ordered]
+        return [ranked[one] for one in ordered if one not in self._aside]
 
     def _proves(self, trial: PastTrial) -> bool:
-        """Whether a trial is proven; one that was no finalist when it was recorded is put through the battery now."""
+        """Whether a trial is proven; one that was not when it was recorded is put through the battery now.
+
+        Where there is no time for that, it is set aside.
+        """
         verdict = self._log.result(trial.number).verdict
         if verdict is not None and proven(verdict):
             return True
+        if not self._plan.has_room(self._plan.proof):
+            self._aside.add(trial.configuration)
+            return False
         configuration, building = trial.configuration, self._executor.build(trial.configuration)
         with self._account.phase(Activity.HANDOVER):
             again = self._result_of(configuration, building, self._executor.begin(configuration, building))
@@ -496,6 +537,9 @@ class StudyRun:
         """Return the finalists in which compute-sanitizer, where it is installed, finds nothing; refuse the others."""
         if not finalists:
             return []
+        if self._executor.device.kind is DeviceKind.CUDA and not self._plan.has_room(SANITIZER_SECONDS):
+            self._leave_out("compute-sanitizer on the finalists")
+            return list(finalists)
         with self._account.phase(Activity.SANITIZER):
             stages = self._executor.first.sanitize(finalists)
         for (configuration, _), stage in zip(finalists, stages, strict=True):
@@ -551,14 +595,3 @@ class StudyRun:
         """Return the figure that the search minimises, of one trial; None where it was not measured."""
         cost = trial.cost(self._objective)
         return cost if math.isfinite(cost) else None
-
-
-def _leaders(ranked: Sequence[PastTrial], objective: Objective) -> Leaders:
-    """Whatever is timed below the last finalist may be one, now or at the end; where there is room, everything may.
-
-    Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
-    back, so that what is no finalist when it is recorded never becomes one. Where energy counts, no time says that.
-    """
-    full = len(ranked) >= FINALISTS and objective is Objective.TIME
-    finalist_ms = ranked[FINALISTS - 1].median_ms if full else None
-    return Leaders(ranked[0] if ranked else None, finalist_ms)

@@ -33,7 +33,7 @@ from tunebench.tuner.isolation import (
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
+from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits, LocalEvaluator
 from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.watched import load_seconds
 
@@ -212,7 +212,7 @@ class WorkerEvaluator:
         finalists: Sequence[Finalist],
         default: Finalist | None,
         leader: Configuration,
-        seconds: float | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> Comparison:
         """See `LocalEvaluator.compare`.
 
@@ -220,8 +220,8 @@ class WorkerEvaluator:
             WorkerError: the worker died or hung.
         """
         try:
-            longest = PREPARE_SECONDS + most_seconds()
-            comparison = self._ask(longest, LocalEvaluator.compare, list(finalists), default, leader, seconds)
+            seconds = PREPARE_SECONDS + most_seconds()
+            comparison = self._ask(seconds, LocalEvaluator.compare, list(finalists), default, leader, limits)
             return replace(comparison, environment=self._environment)
         except DeathError as death:
             raise WorkerError(f"the final comparison failed: {death}; the same command tries it again") from death
