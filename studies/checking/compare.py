@@ -16,9 +16,9 @@ from tunebench.kernels.runtime.registry import is_kernel_file, load_model
 from tunebench.studies.checking.compare_files import File, FileQuestion, compare_files
 from tunebench.studies.checking.compare_report import CompareReport
 from tunebench.studies.request.options import Declaration
+from tunebench.studies.tuning.resolved import make_evaluator, resolve
 from tunebench.studies.tuning.study_file import StudyRequest, make_request
 from tunebench.studies.tuning.targets import find_target, kernel_of, sizes_of
-from tunebench.studies.tuning.tune import make_evaluator, resolve
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device

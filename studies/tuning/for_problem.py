@@ -14,8 +14,9 @@ from tunebench.db.queries.misses import misses
 from tunebench.db.queries.rows import MissRow
 from tunebench.kernels.runtime.registry import kernel_names, load_model, of_current_kernels, target_of
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.tuning.resolved import Resolved, resolve
 from tunebench.studies.tuning.study_file import make_request
-from tunebench.studies.tuning.tune import Resolved, resolve, tune
+from tunebench.studies.tuning.tune import tune
 from tunebench.tuner.device import Device, find_devices
 from tunebench.tuner.errors import KernelFolderError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.kernel import Kernel, Mode

@@ -14,8 +14,9 @@ from tunebench.db.queries.one_trial import TrialDetails, trial_details
 from tunebench.db.queries.studies import studies
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.tuning.for_problem import UnfitProblemError, resolve_problem, sizes_for
+from tunebench.studies.tuning.resolved import Resolved
 from tunebench.studies.tuning.study_file import StudyRequest, make_request, request_of
-from tunebench.studies.tuning.tune import Resolved, describe_study
+from tunebench.studies.tuning.tune import describe_study
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.files import is_written_by

@@ -15,7 +15,8 @@ from tunebench.studies.request.completion import complete_kernel
 from tunebench.studies.request.text import MOST
 
 if TYPE_CHECKING:
-    from tunebench.studies.tuning.tune import Resolved, StudyReport
+    from tunebench.studies.tuning.resolved import Resolved
+    from tunebench.studies.tuning.tune import StudyReport
 
 _MOST_MISSES = 10
 
@@ -57,9 +58,10 @@ def tune(
     Every configuration is built, checked against the reference in float64 and timed; the best are timed again,
     interleaved with the reference and the default. Ctrl-C ends a study with everything recorded.
     """
-    from tunebench.tuner.isolation import TRACER, start_forkserver
+    from tunebench.studies.tuning import PRELOAD
+    from tunebench.tuner.isolation import start_forkserver
 
-    start_forkserver(["tunebench.studies.tuning.tune", TRACER])  # it imports torch while this process does
+    start_forkserver(PRELOAD)  # it imports torch while this process does
 
     from rich.console import Console
 
@@ -69,10 +71,10 @@ def tune(
     display.starting(targets or ["misses"])
 
     from tunebench.db.connection.database import open_database
+    from tunebench.studies.tuning.resolved import resolve
     from tunebench.studies.tuning.study_file import request_of
     from tunebench.studies.tuning.summary import print_reports, report_values
     from tunebench.studies.tuning.targets import resolve_trial
-    from tunebench.studies.tuning.tune import resolve
     from tunebench.studies.tuning.tune import tune as run_studies
     from tunebench.tuner.errors import UserError
     from tunebench.tuner.study.account import seconds_of_process

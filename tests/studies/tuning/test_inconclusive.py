@@ -113,8 +113,8 @@ def test_a_trial_of_another_choice_of_tunables_is_not_gone_on_with(write_kernel:
 
 
 def tunebench_study(folder: str):  # type: ignore[no-untyped-def]
+    from tunebench.studies.tuning.resolved import resolve
     from tunebench.studies.tuning.study_file import make_request
-    from tunebench.studies.tuning.tune import resolve
 
     asked = {"kernel": folder, "device": "cpu", "trials": 1, "sizes": {"rows": 4}, "tunables": {"blocks": [2]}}
     return resolve(make_request(asked, folder))

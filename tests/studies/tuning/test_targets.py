@@ -14,9 +14,10 @@ from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.shipped import files_of
 from tunebench.studies.checking.bench import cases_of
 from tunebench.studies.request.measure import BenchRequest
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.targets import find_target
-from tunebench.studies.tuning.tune import resolve, tune
+from tunebench.studies.tuning.tune import tune
 from tunebench.tuner import environment
 from tunebench.tuner.errors import UserError
 
