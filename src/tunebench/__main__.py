@@ -16,7 +16,7 @@ from typing import NoReturn
 
 _ENDINGS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal is gone"}
 
-_WITH_WORKERS = ("tune", "sweep")
+_WITH_WORKERS = ("tune", "sweep", "confirm")
 """Commands whose workers' server begins before anything else does: it takes longest to get ready."""
 
 _GARBAGE_AFTER = 100_000
@@ -47,6 +47,7 @@ def main() -> NoReturn:
         signal.signal(number, signal.SIG_IGN)  # nothing is left to end
     if code == _INTERRUPTED:
         code = _tell(_received)
+    gc.freeze()  # what torch has made goes with the process: to look through it at the end takes most of a second
     sys.exit(code)
 
 

@@ -37,7 +37,7 @@ def tune_problem(kernel: Kernel, problem: Problem, device: Device, seconds: floa
     """Run a study of one problem, recorded in the user's own database.
 
     Args:
-        seconds: of the search; starting it and the final comparison come on top.
+        seconds: of the study, its final comparison included.
 
     Raises:
         TunebenchError: it cannot be tuned.

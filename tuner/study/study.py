@@ -181,6 +181,7 @@ class StudyRun:
         warm_starts: what to try after the default, before the strategy's own proposals.
         confirm: judges the winner once more; where it refuses, another finalist wins.
         account: is charged with what the run does.
+        clock: seconds since whenever.
     """
 
     def __init__(
@@ -192,8 +193,10 @@ class StudyRun:
         warm_starts: Sequence[WarmStart] = (),
         confirm: Callable[[Finalist], Stage] | None = None,
         account: Account | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._account = account or Account()
+        self._clock = clock
         self._executor = executor
         self._objective = executor.first.problem.objective
         self._confirm = confirm
@@ -215,7 +218,7 @@ class StudyRun:
         self._plan = Plan()
         self._aside: set[Configuration] = set()
         self._unasked: list[str] = []
-        self._started = time.monotonic()
+        self._started = self._clock()
 
     def run(self, budget: Budget, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
         """Go on until the budget is spent, the space is exhausted, or Ctrl-C; everything done is recorded.
@@ -224,9 +227,9 @@ class StudyRun:
             CompilerMissingError: the compiler went away.
             WorkerError: the evaluator cannot go on; everything done is recorded.
         """
-        self._started = time.monotonic()
+        self._started = self._clock()
         prepared = sum(self._executor.first.prepared.values())
-        self._plan = Plan(budget.seconds, prepared, compiled=budget.compiled)
+        self._plan = Plan(budget.seconds, prepared, compiled=budget.compiled, clock=self._clock)
         already = len(self._past)
         comparison = None
         known = [self._space.find(one.configuration) for one in self._warm_starts]
@@ -262,7 +265,7 @@ class StudyRun:
             sanitizer=self._sanitizer,
             confirmed=self._confirmed,
             unasked=tuple(self._unasked),
-            seconds=time.monotonic() - self._started,
+            seconds=self._clock() - self._started,
             default_ms=self._default_ms(),
             repeats=self._repeats,
             lost=tuple(self._executor.lost),
@@ -572,7 +575,7 @@ class StudyRun:
             done=len(self._past),
             planned=min(budget.trials, len(self._space)),
             here=len(self._past) - already,
-            seconds=time.monotonic() - self._started,
+            seconds=self._clock() - self._started,
             best_ms=ranked[0].median_ms if ranked else None,
             default_ms=self._default_ms(),
             last=last,
