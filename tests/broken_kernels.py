@@ -268,7 +268,7 @@ BROKEN: Mapping[str, Broken] = {
         weigh("y[i] = x[i] * weight[0] + (i == n - 1 ? 0 * x[n] : 0);"),
     ),
     "reads past the end and forgets it": Broken(
-        BOUNDS, "sanitizer", "memcheck", weigh("y[i] = x[i + 4096] == 5 ? 0 : x[i] * weight[0];"), gpu=True
+        BOUNDS, "sanitizer", "memcheck", weigh("y[i] = x[i + 4096] == 5.4321e21f ? 0 : x[i] * weight[0];"), gpu=True
     ),
     # Races.
     "another last bit each time": Broken(

@@ -34,6 +34,7 @@ from tests.gate_files.known_disagreements import KNOWN_DISAGREEMENTS
 
 import tunebench
 from tunebench.studies.checking import PRELOADED
+from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.isolation import start_forkserver
@@ -81,13 +82,13 @@ class Judged:
     left: tuple[str, ...]
 
 
-def judge(file: GateFile, folder: Path, device: str, draw: Draw) -> Judged:
+def judge(file: GateFile, folder: Path, device: str, draw: Draw, box: Box) -> Judged:
     """Judge a file by the command, in a folder of its own."""
     path, reference = _written(file, folder)
     seconds = _SECONDS_OF_A_HANG if file.name in HANGS else _SECONDS
     command = [sys.executable, "-m", "tunebench", "check", str(path), "--device", device, "--json"]
     command += [*([] if file.alone else ["--reference", str(reference)]), "--seconds", str(seconds), *file.flags]
-    command += ["--seed", str(draw.seed)]
+    command += ["--seed", str(draw.seed), "--box", box]
     mark = folder / f"mark-{uuid.uuid4().hex}"
     started = time.perf_counter()
     run = subprocess.Popen(
@@ -137,14 +138,16 @@ def _trouble(file: GateFile, code: int, out: bytes, err: bytes, mark: Path) -> s
     return ""
 
 
-def judge_together(file: GateFile, folder: Path, device: str, draw: Draw) -> Judged:
+def judge_together(file: GateFile, folder: Path, device: str, draw: Draw, box: Box) -> Judged:
     """Judge a file by `tunebench.check`, whose processes are forked from one server for all files."""
     if file.kind in _ALONE or "load_inline" in file.text:  # extensions of one name, built in one folder, are one
-        return judge(file, folder, device, draw)
+        return judge(file, folder, device, draw, box)
     path, reference = _written(file, folder)
     started = time.perf_counter()
     declared = [flag.removeprefix("--") for flag in file.flags]
-    (report,) = tunebench.check(path, reference, device=device, seconds=_SECONDS, declared=declared, seed=draw.seed)
+    (report,) = tunebench.check(
+        path, reference, device=device, seconds=_SECONDS, declared=declared, seed=draw.seed, box=box
+    )
     took = time.perf_counter() - started
     told = {
         "right_for_problem": report.holds(Claim.PROBLEM),
@@ -154,7 +157,7 @@ def judge_together(file: GateFile, folder: Path, device: str, draw: Draw) -> Jud
     return _judged(file, told, None, "", took, ())
 
 
-def judge_here(file: GateFile, folder: Path, _device: str, draw: Draw) -> Judged:
+def judge_here(file: GateFile, folder: Path, _device: str, draw: Draw, _box: Box) -> Judged:
     """Judge a file in a fork of this process, on the CPU."""
     started = time.perf_counter()
     return _judged(file, report_here(file, folder, draw), None, "", time.perf_counter() - started, ())
@@ -290,6 +293,7 @@ def main(
     here: Annotated[bool, typer.Option(help="Without the boundary, one after the other.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seed: Annotated[int | None, typer.Option(help="Of the questions. Default: a new one.")] = None,
+    box: Annotated[Box, typer.Option(help="The box that each file runs in.")] = Box.AUTO,
     again: Annotated[bool, typer.Option(help="Only what the file of results lacks, or what disagreed there.")] = False,
 ) -> None:
     """Judge files whose truth is known, and print what the gate got right by class."""
@@ -315,7 +319,7 @@ def main(
 
     def one(file: GateFile) -> Judged:
         with tempfile.TemporaryDirectory(prefix="gate-file-") as folder:
-            judged = how(file, Path(folder), device, draw)
+            judged = how(file, Path(folder), device, draw, box)
         expected = "as is known " if file.name in KNOWN_DISAGREEMENTS else ""
         agrees = "" if judged.agrees else f"DISAGREES {expected}"
         line = f"{agrees}{file.kind}: {file.name}: {judged.refused_at} {judged.trouble}"

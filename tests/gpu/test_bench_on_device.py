@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tunebench.kernels.runtime.derived import DerivedTensors
-from tunebench.studies.checking.bench import TUNED, BenchCase, measure_case, measure_ceilings
+from tunebench.studies.checking.bench import COMPILED_DEFAULT, TUNED, BenchCase, measure_case, measure_ceilings
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Baseline
@@ -27,7 +27,7 @@ def test_ceilings_of_the_device_are_in_order() -> None:
 def test_a_case_with_torch_compile(mode: Mode) -> None:
     result = measure_case(BenchCase("gemm_scale_bn", mode, SMALL, device="cuda", seconds=1.0), None)
     assert result.right and not result.notes
-    assert set(result.timings) == {TUNED, *Baseline}
+    assert set(result.timings) == {TUNED, COMPILED_DEFAULT, *Baseline}
 
 
 def test_a_reference_in_tf32_is_right_where_it_serves_as_exactly_as_eager() -> None:

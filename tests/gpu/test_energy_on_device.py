@@ -33,7 +33,8 @@ def test_a_study_minimises_energy(tmp_path: Path, objective: str) -> None:
     sizes = {"M": 4096, "N": 4096}
     (report,) = tunebench.tune("scalar_mul", trials=6, sampler="random", objective=objective, sizes=sizes, db=file)
     comparison = report.outcome.comparison
-    assert comparison is not None and comparison.energies_mj.keys() >= {"best", "reference"}
+    assert comparison is not None, report.outcome
+    assert comparison.energies_mj.keys() >= {"best", "reference"}
     assert all(energy > 0 for energy in comparison.energies_mj.values())
     with open_database(file, read_only=True) as database:
         (study,) = (data := gather(database)).studies

@@ -20,7 +20,7 @@ from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import IsolationError
 from tunebench.tuner.result import Verdict
-from tunebench.tuner.users_code import described
+from tunebench.tuner.users_code import ReportedError, described
 
 Made = TypeVar("Made")
 Describe = Callable[[BaseException], str]
@@ -150,7 +150,10 @@ def judge_state(answers: Answers, contender: Contender, log: StageLog) -> None:
         return
     assert isinstance(answers.source, RemoteSource)
     with contextlib.suppress(StageRefused), log.stage("state"):
-        found = contender.sandbox.changes()
+        try:
+            found = contender.sandbox.changes()
+        except ReportedError as error:
+            raise StageRefused(f"its process cannot be asked any more: {error}") from error
         changes = list(found.changed)
         may_draw = not found.draws or any(case.draws for case in answers.oracle.cases)
         if not (may_draw or answers.source.sandbox.changes().draws):

@@ -49,6 +49,7 @@ from tunebench.tuner.gate.truth import Truth, device_of_inputs, named_tensors, o
 from tunebench.tuner.gate.values import Values, cloned, mapped, own_part, tensors_in
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import seed_generators
+from tunebench.tuner.settings import strict_float32
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class CallOptions:
         guarded: inputs are copied between guard bands first.
         held: the inputs are the tensors that the model holds (see `Model.hold`), whatever is given.
         autocast: the type that the call runs under autocast to.
+        in_full: see `truth_of`, whose settings the call runs under; None leaves the program's.
         compiled: the call goes through torch.compile's tracing; the traced graph runs eagerly.
         sums: the answer has the inputs' checksums after the call.
         after: the answer has the inputs themselves after the call.
@@ -74,6 +76,7 @@ class CallOptions:
     guarded: bool = True
     held: bool = False
     autocast: torch.dtype | None = None
+    in_full: bool | None = None
     compiled: bool = False
     sums: bool = False
     after: bool = False
@@ -170,7 +173,9 @@ class Model:
         # Without one, a call that turns recording on and leaves it so is seen.
         recorded = options.recording is not Recording.NOTHING
         recording = getattr(torch, options.recording)() if recorded else contextlib.nullcontext()
-        with under_autocast(options.autocast, mine), recording, memory or contextlib.nullcontext():
+        in_full = options.in_full
+        settings = contextlib.nullcontext() if in_full is None else strict_float32(convolutions=in_full)
+        with under_autocast(options.autocast, mine), settings, recording, memory or contextlib.nullcontext():
             output = target(**named) if named else target(*mine)
         intact = bands.intact and self._bands.intact and (memory is None or memory.bands.intact)
         return self._answer(Values.of(output), mine, intact, options)

@@ -134,21 +134,21 @@ def consult_reference(
     with torch.no_grad():
         cases, found = all_cases()
         model.reset(SENTINELS[0])
-        if not _answers_again(model, cases[0], cases[0].call_seed):
-            if renew is not None and not _answers_again(renew(), cases[0], cases[0].call_seed):
+        if not _answers_again(model, cases[0], cases[0].call_seed, in_full=in_full):
+            if renew is not None and not _answers_again(renew(), cases[0], cases[0].call_seed, in_full=in_full):
                 raise KernelFolderError("the reference does not repeat itself: there is nothing to compare with")
             keeps_state = True
             cases, found = all_cases()
         # A second call has the first one's answer: it neither changes its inputs nor draws random numbers.
-        steady = not cases[0].changed and not keeps_state and _answers_again(model, cases[0])
+        steady = not cases[0].changed and not keeps_state and _answers_again(model, cases[0], in_full=in_full)
         model.reset(SENTINELS[0])
         return Oracle(tuple(cases), state, bands, _answers_to_all(found), steady, draws, accuracy, keeps_state)
 
 
-def _answers_again(model: Model, case: Case, seed: int | None = None) -> bool:
-    """Whether one more call has the case's answer."""
+def _answers_again(model: Model, case: Case, seed: int | None = None, *, in_full: bool) -> bool:
+    """Whether one more call, under the settings of the case's own, has its answer."""
     inputs = cloned(case.inputs) if case.changed else case.inputs
-    again = model.call(inputs, CallOptions(byte=None, guarded=False, seed=seed))
+    again = model.call(inputs, CallOptions(byte=None, guarded=False, seed=seed, in_full=in_full))
     try:
         judge_values(case, judge_structure(case, again.output, aliases=again.aliases))
     except StageRefused:

@@ -35,7 +35,8 @@ def pinned(model: TunableModel, plan: Plan) -> Prepare:
 
     def prepare(inputs: Sequence[Any]) -> None:
         problem = model.problem(*inputs)
-        if problem is None or problem.at(plan.problem.accuracy) != plan.problem.named:
+        asked = plan.problem
+        if problem is None or problem.at(asked.accuracy, asked.objective) != asked.named:
             raise StageRefused(f"the model takes its inputs for another problem: {problem}")
         model.pin(plan)
 

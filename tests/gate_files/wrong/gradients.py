@@ -31,6 +31,11 @@ FILES = (
         LINEAR,
         forward("return torch.relu(F.linear(x, self.linear.weight, self.linear.bias.detach())) + self.offset"),
     ),
+    _gradients(
+        "raises an error of the system where it is trained",
+        LINEAR,
+        forward("if torch.is_grad_enabled(): raise OSError(28, 'no space left')\nreturn super().forward(x)"),
+    ),
     _gradients("loses the second factor's gradient", MATMUL, forward("return a @ b.detach()", arguments="a, b")),
     _by_function("a gradient that ignores what comes in", SCALE, "return x * 2.5", "return torch.full_like(grad, 2.5)"),
     _by_function("a gradient of numbers that are positive", RELU, "return torch.relu(x)", "return grad.clone()"),

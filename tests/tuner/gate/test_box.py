@@ -210,7 +210,8 @@ def has_no_capability(_pid: int, _folder: Path) -> bool:
 
 def reads_but_does_not_write(_: int, folder: Path) -> bool:
     readable = all(path.exists() for path in (folder / "reference.py", Path(sys.prefix), results_of(folder)))
-    return readable and not os.access(folder, os.W_OK) and not os.access("/proc/sys/kernel/core_pattern", os.W_OK)
+    kernels = ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/irq")
+    return readable and not any(os.access(path, os.W_OK) for path in (folder, *kernels))
 
 
 def may_not_read_its_init(_pid: int, _folder: Path) -> bool:
@@ -240,12 +241,25 @@ def compiles(_pid: int, _folder: Path) -> bool:
         return bool(ctypes.CDLL(f"{place}/one.so"))
 
 
+def names_a_thread(_pid: int, _folder: Path) -> bool:
+    """CUDA's driver does, and cannot be used where it may not."""
+    names = []
+
+    def name() -> None:
+        path = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+        path.write_text("named", encoding="ascii")
+        names.append(path.read_text(encoding="ascii"))
+
+    thread = threading.Thread(target=name)
+    thread.start()
+    thread.join()
+    return names == ["named\n"]
+
+
 @pytest.mark.parametrize("walls", Walls)
 def test_a_box_has_what_a_model_needs(walls: Walls, folder: Path) -> None:
-    assert done_in(walls, [compiles, starts_a_thread_and_a_process], folder) == {
-        "compiles",
-        "starts_a_thread_and_a_process",
-    }
+    needs = [compiles, names_a_thread, starts_a_thread_and_a_process]
+    assert done_in(walls, needs, folder) == {need.__name__ for need in needs}
 
 
 def starts_a_thread_and_a_process(_pid: int, _folder: Path) -> bool:

@@ -31,6 +31,7 @@ from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.stages.callers import gradients, training
 from tunebench.tuner.kernel import Mode, Plan
+from tunebench.tuner.problem import Objective
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
@@ -75,6 +76,7 @@ def verdict_of(
     *,
     builds_more: bool = False,
     rows: int = GEMM_SIZES["batch_size"],
+    objective: Objective = Objective.TIME,
 ) -> Verdict:
     """The whole gate on a kernel's default configuration; a model that raises is refused at the stage `run`."""
     kernel = factory.kernel
@@ -84,7 +86,8 @@ def verdict_of(
     configuration = space[space.default]
     compiler = compiler_for(device)
     build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, device.architecture))
-    plan = Plan(subject.kernel, configuration, subject.problem, device, compiler.load(build, device.index))
+    problem = subject.problem.at(subject.problem.accuracy, objective)
+    plan = Plan(subject.kernel, configuration, problem, device, compiler.load(build, device.index))
     log = StageLog()
     try:
         gate = QuickGate(Model(subject.model), subject.oracle, Exemptions.of(kernel))  # type: ignore[arg-type]
@@ -102,6 +105,11 @@ def require_refused(verdict: Verdict, broken: Broken) -> None:
     assert verdict.stages[-1].name.split(",")[0] == broken.stage, verdict.reason
     assert all(earlier.passed for earlier in verdict.stages[:-1])
     assert re.search(broken.reason, verdict.reason), verdict.reason
+
+
+def test_a_kernel_that_is_tuned_for_energy(make: Make) -> None:
+    verdict = verdict_of(make("scalar_mul"), objective=Objective.ENERGY)
+    assert verdict.passed, verdict.reason
 
 
 def test_one_row_which_train_mode_refuses_when_it_has_counted_it(make: Make) -> None:

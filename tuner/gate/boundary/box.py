@@ -50,6 +50,7 @@ _SHARE_OF_MEMORY = 2
 _SHARE_OF_FOLDER = 8
 
 _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TZ", "CC", "CXX", "USER", "LOGNAME", "SYSTEMROOT", "TERM")
+_WRITTEN = ("TORCH_EXTENSIONS_DIR",)
 _KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "TUNEBENCH_")
 
 
@@ -189,9 +190,17 @@ def furnish(room: Room) -> None:
     Path("/dev/fd").symlink_to("/proc/self/fd")
     _mount("proc", "/proc", "proc", _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS)
     _limit_processes()
-    _change_mounts("/proc", _READ_ONLY)
+    _keep_from_writing()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", _UP))
+
+
+def _keep_from_writing() -> None:
+    """Let a process write in its own folder of `/proc` alone, where CUDA's driver names its threads."""
+    for path in Path("/proc").iterdir():
+        if not path.name.isdecimal() and not path.is_symlink():
+            _mount(str(path), path, None, _BIND)
+            _change_mounts(path, _READ_ONLY)
 
 
 def _limit_processes() -> None:
@@ -262,7 +271,7 @@ def close(room: Room) -> None:
 def _keep_environment() -> None:
     """Keep of the environment what programs need to run; tokens, paths of caches and of code to preload go."""
     for name in list(os.environ):
-        if name not in _KEPT and not name.startswith(_KEPT_PREFIXES):
+        if name in _WRITTEN or (name not in _KEPT and not name.startswith(_KEPT_PREFIXES)):
             del os.environ[name]
 
 

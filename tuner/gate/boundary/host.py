@@ -19,7 +19,6 @@ from tunebench.tuner.gate.boundary.lending import Borrowing
 from tunebench.tuner.gate.boundary.plain import declared_types, put_together, taken_apart
 from tunebench.tuner.gate.boundary.spec import Loaded, MakeModel, SandboxSpec
 from tunebench.tuner.gate.boundary.wire import WireError, receive, send
-from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.model import ORDINARY, CallOptions, Model
 from tunebench.tuner.gate.oracle import ask
 from tunebench.tuner.gate.process_state import Watch, draws
@@ -52,9 +51,13 @@ def serve(connection: Connection, scratch: Path, spec: SandboxSpec) -> NoReturn:
     share_scratch(scratch)
     warnings.simplefilter("ignore")
     host, passage = Host(spec), Borrowing()
-    with contextlib.suppress(EOFError, OSError, WireError):
+    try:
         while True:
             _reply(connection, passage, host, *receive(connection, _MOST_BYTES, passage))
+    except (EOFError, ConnectionError):
+        pass  # the judge hangs up
+    except (OSError, WireError) as error:
+        print(error, error.__cause__ or "", flush=True)
     os._exit(1)
 
 
@@ -188,7 +191,7 @@ class Host:
         self._watch.forget()
         try:
             model.ready(inputs)
-            with contextlib.suppress(*FAILURES):  # the gate has asked whether it runs
+            with contextlib.suppress(Exception):  # the gate has asked whether it runs
                 model.module(*inputs)
         finally:
             self._watch.look("in a call")

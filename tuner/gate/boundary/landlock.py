@@ -18,8 +18,8 @@ _VERSION, _PATH_BENEATH = 1, 1
 _WHOLE = 6
 """The version that also confines signals."""
 
-_WRITE_FILE = 1 << 1
-_ALL_WRITES = _WRITE_FILE | sum(1 << bit for bit in (4, 5, *range(6, 13), 13, 14))
+_WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
+_ALL_WRITES = _WRITE_FILE | _TRUNCATE | sum(1 << bit for bit in (4, 5, *range(6, 13), 13))
 _ALL_TCP = 0b11
 _ALL_SCOPES = 0b11
 
@@ -38,7 +38,8 @@ class _Beneath(ctypes.Structure):
 
 
 def confine(folders: Sequence[Path]) -> None:
-    """Let this process and its children write in these folders and to devices alone, and reach no other process.
+    """Let this process and its children write in these folders, to devices and to this process's threads alone (CUDA's
+    driver names them), and reach no other process.
 
     Raises:
         OSError: the kernel cannot do all of it.
@@ -47,7 +48,8 @@ def confine(folders: Sequence[Path]) -> None:
         raise OSError(0, "Landlock is older than its sixth version (Linux 6.12)")
     rules = _Ruleset(_ALL_WRITES, _ALL_TCP, _ALL_SCOPES)
     ruleset = asked(libc.syscall(_CREATE_RULESET, ctypes.byref(rules), ctypes.sizeof(rules), 0))
-    for path, allowed in [*((folder, _ALL_WRITES) for folder in folders), (Path("/dev"), _WRITE_FILE)]:
+    files = [(Path(path), _WRITE_FILE | _TRUNCATE) for path in ("/dev", "/proc/self/task")]
+    for path, allowed in [*((folder, _ALL_WRITES) for folder in folders), *files]:
         opened = os.open(path, os.O_PATH)
         rule = _Beneath(allowed, opened)
         asked(libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0))

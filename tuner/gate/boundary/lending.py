@@ -3,14 +3,20 @@
 The judge allocates it, clears it, and frees it; a sandbox only opens what it is lent, writes or reads there, and closes
 it. So nothing of the judge's depends on memory that a file may free, and what a file writes there after its answer is
 read by nobody: the judge takes a copy first. Where memory cannot be lent, all bytes go through the connection.
+
+The memory travels as a file descriptor (the CUDA driver's virtual memory management): the older handles of
+`cuIpcGetMemHandle` are opened within one namespace alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
+import socket
 from collections.abc import Iterator, Sequence
 from functools import cache
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 
@@ -18,9 +24,9 @@ import torch
 
 _LEAST_BYTES = 4 << 20  # less goes through the connection as quickly
 _ALIGNMENT = 512
-_BLOCK = 2 << 20  # what the driver maps for another process, whole
-_HANDLE_BYTES = 64
-_LAZY_PEER_ACCESS = 1
+_BLOCK = 2 << 20  # what the driver maps, whole
+_OWN_MEMORY, _ON_DEVICE, _BY_DESCRIPTOR, _READ_AND_WRITE = 1, 1, 1, 3  # of CUDA's `CUmem…` enumerations
+_NO_FLAGS = ctypes.c_ulonglong(0)
 
 
 class Passage:
@@ -61,14 +67,14 @@ class Lending(Passage):
             for piece, blob in zip(_pieces(lent.memory, [blob.nbytes for blob in blobs]), blobs, strict=True):
                 piece.copy_(blob)
             torch.cuda.synchronize(self._device)
-        connection.send_bytes(self._told(lent))
+        self._tell(connection, lent)
         return lent is not None
 
     @contextlib.contextmanager
     def taken(self, connection: Connection, sizes: Sequence[int]) -> Iterator[list[torch.Tensor] | None]:
         self._end()  # an answer has come: what the question was lent is read
         self._lent = lent = self._lend(sum(map(_rounded, sizes)))
-        connection.send_bytes(self._told(lent))
+        self._tell(connection, lent)
         try:
             if lent is not None:
                 connection.recv_bytes(1)
@@ -76,14 +82,17 @@ class Lending(Passage):
         finally:
             self._end()
 
-    def _told(self, lent: _Lent | None) -> bytes:
-        return b"" if lent is None else bytes([self._device.index or 0]) + lent.handle
+    def _tell(self, connection: Connection, lent: _Lent | None) -> None:
+        """Send the memory's device and descriptor; an empty message where there is none."""
+        connection.send_bytes(b"" if lent is None else bytes([self._device.index or 0]))
+        if lent is not None:
+            lent.send_on(connection)
 
     def _lend(self, size: int) -> _Lent | None:
         if self._device.type != "cuda":
             return None  # a file's message may say what it likes
         try:
-            return _Lent(size, self._device)
+            return _Lent(_whole_blocks(size), self._device)
         except OSError:
             return None
 
@@ -112,56 +121,125 @@ class Borrowing(Passage):
 
     @contextlib.contextmanager
     def taken(self, connection: Connection, sizes: Sequence[int]) -> Iterator[list[torch.Tensor] | None]:
-        told = connection.recv_bytes(1 + _HANDLE_BYTES)
+        told = connection.recv_bytes(1)
         if not told:
             yield None
             return
-        device, handle = torch.device("cuda", told[0]), _Handle.from_buffer_copy(told[1:])
-        torch.cuda.synchronize(device)  # makes its context the current one
-        pointer = ctypes.c_uint64()
-        _ask(_driver().cuIpcOpenMemHandle_v2, ctypes.byref(pointer), handle, _LAZY_PEER_ACCESS)
+        with socket.socket(fileno=os.dup(connection.fileno())) as passed:
+            (descriptor,) = reduction.recvfds(passed, 1)
+        device = torch.device("cuda", told[0])
+        borrowed = _Mapped(_imported(descriptor, device), _whole_blocks(sum(map(_rounded, sizes))), device)
         try:
-            yield _pieces(_tensor(pointer.value, sum(map(_rounded, sizes)), device), sizes)
+            yield _pieces(borrowed.memory, sizes)
             torch.cuda.synchronize(device)
         finally:
-            _ask(_driver().cuIpcCloseMemHandle, pointer)
+            borrowed.free()
 
 
-class _Handle(ctypes.Structure):
-    """Passed by value, as the driver wants it."""
+class _Location(ctypes.Structure):
+    """CUDA's `CUmemLocation`."""
 
-    _fields_ = (("reserved", ctypes.c_byte * _HANDLE_BYTES),)
+    _fields_ = (("kind", ctypes.c_int), ("number", ctypes.c_int))
 
 
-class _Lent:
-    """Memory of this process's that another one may open.
+class _Properties(ctypes.Structure):
+    """CUDA's `CUmemAllocationProp`."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int),
+        ("exported_as", ctypes.c_int),
+        ("location", _Location),
+        ("windows", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
+
+
+class _Access(ctypes.Structure):
+    """CUDA's `CUmemAccessDesc`."""
+
+    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
+
+
+class _Mapped:
+    """Memory of a device, allocated here or by another process, at addresses of this one.
+
+    Args:
+        allocation: the driver's number for it, which is let go of.
+        size: in bytes, whole blocks.
+
+    Raises:
+        OSError: the driver does not map it.
+
+    Attributes:
+        memory: as bytes.
+    """
+
+    def __init__(self, allocation: ctypes.c_uint64, size: int, device: torch.device) -> None:
+        self._freeing = contextlib.ExitStack()
+        with self._freeing:
+            self._freeing.callback(_ask, "cuMemRelease", allocation)
+            pointer, whole = ctypes.c_uint64(), ctypes.c_size_t(size)
+            _ask("cuMemAddressReserve", ctypes.byref(pointer), whole, ctypes.c_size_t(0), ctypes.c_uint64(), _NO_FLAGS)
+            self._freeing.callback(_ask, "cuMemAddressFree", pointer, whole)
+            _ask("cuMemMap", pointer, whole, ctypes.c_size_t(0), allocation, _NO_FLAGS)
+            self._freeing.callback(_ask, "cuMemUnmap", pointer, whole)
+            access = _Access(_Location(_ON_DEVICE, device.index or 0), _READ_AND_WRITE)
+            _ask("cuMemSetAccess", pointer, whole, ctypes.byref(access), ctypes.c_size_t(1))
+            interface = {"data": (pointer.value, False), "shape": (size,), "typestr": "|u1", "version": 2}
+            self.memory = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device=device)
+            self._freeing = self._freeing.pop_all()
+
+    def free(self) -> None:
+        """Give it back; nothing may use `memory` any more."""
+        self._freeing.close()
+
+
+class _Lent(_Mapped):
+    """Memory of this process's, cleared, that another one may open.
 
     Raises:
         OSError: the driver gives none, or cannot export it here.
-
-    Attributes:
-        handle: what the other one opens it by.
-        memory: as bytes; cleared, so that nothing of an earlier message is in it.
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
         torch.cuda.synchronize(device)  # makes its context the current one
-        self._pointer = ctypes.c_uint64()
-        whole = -(-size // _BLOCK) * _BLOCK
-        _ask(_driver().cuMemAlloc_v2, ctypes.byref(self._pointer), ctypes.c_size_t(whole))
-        exported = _Handle()
+        properties = _Properties(_OWN_MEMORY, _BY_DESCRIPTOR, _Location(_ON_DEVICE, device.index or 0))
+        allocation = ctypes.c_uint64()
+        _ask("cuMemCreate", ctypes.byref(allocation), ctypes.c_size_t(size), ctypes.byref(properties), _NO_FLAGS)
+        super().__init__(allocation, size, device)
+        descriptor = ctypes.c_int()
         try:
-            _ask(_driver().cuIpcGetMemHandle, ctypes.byref(exported), self._pointer)
+            _ask("cuMemExportToShareableHandle", ctypes.byref(descriptor), allocation, _BY_DESCRIPTOR, _NO_FLAGS)
         except OSError:
             self.free()
             raise
-        self.handle = bytes(exported)
-        self.memory = _tensor(self._pointer.value, whole, device).zero_()
+        self._descriptor = descriptor.value
+        self.memory.zero_()
         torch.cuda.synchronize(device)
 
-    def free(self) -> None:
-        """Give it back; nothing may use `memory` any more."""
-        _ask(_driver().cuMemFree_v2, self._pointer)
+    def send_on(self, connection: Connection) -> None:
+        """Let whoever is at the other end open it, once."""
+        try:
+            with socket.socket(fileno=os.dup(connection.fileno())) as passing:
+                reduction.sendfds(passing, [self._descriptor])
+        finally:
+            os.close(self._descriptor)
+
+
+def _imported(descriptor: int, device: torch.device) -> ctypes.c_uint64:
+    """Return the driver's number for memory of another process; the descriptor is closed."""
+    torch.cuda.synchronize(device)  # makes its context the current one
+    allocation = ctypes.c_uint64()
+    try:
+        _ask(
+            "cuMemImportFromShareableHandle",
+            ctypes.byref(allocation),
+            ctypes.c_void_p(descriptor),
+            _BY_DESCRIPTOR,
+        )
+    finally:
+        os.close(descriptor)
+    return allocation
 
 
 def _large(here: Sequence[bool], blobs: Sequence[torch.Tensor]) -> list[int]:
@@ -171,6 +249,10 @@ def _large(here: Sequence[bool], blobs: Sequence[torch.Tensor]) -> list[int]:
 
 def _rounded(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _whole_blocks(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
 
 
 def _room_of(blob: torch.Tensor) -> int:
@@ -185,22 +267,16 @@ def _pieces(memory: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
     return pieces
 
 
-def _tensor(pointer: int, size: int, device: torch.device) -> torch.Tensor:
-    """Memory at an address, as bytes."""
-    interface = {"data": (pointer, False), "shape": (size,), "typestr": "|u1", "version": 2}
-    return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device=device)
-
-
 @cache
 def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _ask(function: ctypes._NamedFuncPointer, *arguments: object) -> None:
+def _ask(function: str, *arguments: object) -> None:
     """Ask the driver for something.
 
     Raises:
         OSError: it does not do it.
     """
-    if status := function(*arguments):
-        raise OSError(f"{function.__name__}: CUDA error {status}")
+    if status := getattr(_driver(), function)(*arguments):
+        raise OSError(f"{function}: CUDA error {status}")
