@@ -176,11 +176,11 @@ NOBODY = Leaders()
 
 @dataclass(frozen=True)
 class Limits:
-    """What there is time for in the final rounds.
+    """Limits of the final rounds where time is short.
 
     Attributes:
         seconds: of all rounds; None for `most_seconds()`.
-        compiled: compiling the reference by torch, where that is asked for.
+        compiled: there is time for torch to compile the reference, where that is asked for.
     """
 
     seconds: float | None = None

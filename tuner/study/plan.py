@@ -37,7 +37,7 @@ _CALLS_OF_A_ROUND = 2.0
 """A sample on a CPU is a call that warms the caches, and one that is timed; on a GPU caches are emptied before it."""
 
 _ROUNDS_SECONDS = 0.3
-"""For the clock to warm up, and the control call to settle."""
+"""For the clock to warm up and the control call to settle, and for the rounds that end after their limit."""
 
 
 class Plan:
@@ -114,7 +114,7 @@ class Plan:
         one = _CALLS_OF_A_ROUND * sum(medians_ms) / 1e3
         if self.left < LOOKS[0] * one + _ROUNDS_SECONDS:
             return None
-        return min(most_seconds(), max(0.0, self.left - self.last_check))
+        return min(most_seconds(), max(0.0, self.left - self.last_check - _ROUNDS_SECONDS))
 
     @property
     def _trial(self) -> float:

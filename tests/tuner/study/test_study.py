@@ -369,7 +369,7 @@ class Costly(TableEvaluator):
         limits: Limits = NO_LIMITS,
     ) -> Comparison:
         self.limits.append(limits)
-        self.now += limits.seconds or 0.0
+        self.now += (limits.seconds or 0.0) + 0.2
         return super().compare(finalists, default, leader, limits)
 
 
