@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tunebench.tuner.gate.battery import of_full_battery
 from tunebench.tuner.result import TrialResult
@@ -44,7 +44,7 @@ class Plan:
     """The seconds of one run of a study.
 
     Args:
-        seconds: of the run, all that it does included; None for no limit.
+        seconds: of the run, all that it does included; None for no limit, and less than 0 where it begins too late.
         prepared: that its worker took to get ready.
         compiled: torch.compile's reference is asked for.
         clock: seconds since whenever.
@@ -58,9 +58,9 @@ class Plan:
         compiled: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._seconds = seconds
+        self._seconds = None if seconds is None else max(0.0, seconds)
         self._clock = clock
-        self._began = clock()
+        self._ends = float("inf") if seconds is None else clock() + seconds + SLACK_SECONDS
         self._compiled = compiled
         self._trials: list[float] = []
         self._full: list[float] = []
@@ -75,19 +75,17 @@ class Plan:
     @property
     def left(self) -> float:
         """Seconds until everything has to be over."""
-        if self._seconds is None:
-            return float("inf")
-        return self._began + self._seconds + SLACK_SECONDS - self._clock()
+        return self._ends - self._clock()
 
     @property
     def searches(self) -> bool:
-        """Whether another configuration is begun."""
-        return self._seconds is None or self.left >= self._after(self._seconds) + self._trial
+        """Whether another configuration is begun: it may lead, and be proven."""
+        return self._seconds is None or self.left >= self._after(self._seconds) + self.proof
 
     @property
     def proof(self) -> float:
         """Seconds of putting another finalist through the full battery."""
-        return self._trial + max(self._full, default=0.0)
+        return _typical(self._trials) + _typical(self._full)
 
     @property
     def rounds(self) -> float:
@@ -116,10 +114,10 @@ class Plan:
             return None
         return min(most_seconds(), max(0.0, self.left - self.last_check - _ROUNDS_SECONDS))
 
-    @property
-    def _trial(self) -> float:
-        return statistics.median(self._trials) if self._trials else 0.0
-
     def _after(self, seconds: float) -> float:
         after = self.rounds + self.last_check + (COMPILED_SECONDS if self._compiled else 0.0)
         return min(after, AFTER * seconds)
+
+
+def _typical(seconds: Sequence[float]) -> float:
+    return statistics.median(seconds) if seconds else 0.0
