@@ -65,6 +65,21 @@ def test_a_trial_knows_its_folder_sizes_and_configuration(folder: Path, run: Com
 
 
 @pytest.mark.slow
+def test_what_a_study_had_no_time_for_is_asked_later(write_kernel: WriteKernel, run: CommandLine) -> None:
+    """This process has run for longer than a millisecond: there is time for the first configuration alone."""
+    found = write_kernel(reference=SLOW_REFERENCE).kernel.folder
+    size = ("--size", "rows=7", "--size", "columns=5")
+    (late,) = run("tune", found, "--device", "cpu", *size, "--seconds", 0.001, "--json").json
+    assert (late["trials"], late["best"], late["unasked"]) == (1, None, ["the final rounds"])
+    told = run("tune", found, "--device", "cpu", *size, "--seconds", 0.001)
+    assert f"'tunebench confirm {late['study']}' asks it" in " ".join(told.out.split())
+    (asked,) = run("confirm", late["study"], "--json").json
+    assert asked["trials"] == 1 and asked["best"] is not None and asked["unasked"] == []
+    unknown = run("confirm", 99)
+    assert unknown.code == 2 and "there is no study 99 with trials here: 'tunebench studies' lists them" in unknown.err
+
+
+@pytest.mark.slow
 def test_study_files_say_what_is_compared_checked_timed_and_shipped(folder: Path, run: CommandLine) -> None:
     file = study_file(folder)
     compared = run("compare", "blocks=1", "default", file)
