@@ -46,7 +46,9 @@ class Plan:
     Args:
         seconds: of the run, all that it does included; None for no limit, and less than 0 where it begins too late.
         prepared: that its worker took to get ready.
+        finalists: that are put through the full battery at the end, at most.
         compiled: torch.compile's reference is asked for.
+        sanitized: compute-sanitizer is there for the device.
         clock: seconds since whenever.
     """
 
@@ -55,13 +57,16 @@ class Plan:
         seconds: float | None = None,
         prepared: float = 0.0,
         *,
+        finalists: int = 0,
         compiled: bool = False,
+        sanitized: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._seconds = None if seconds is None else max(0.0, seconds)
         self._clock = clock
         self._ends = float("inf") if seconds is None else clock() + seconds + SLACK_SECONDS
-        self._compiled = compiled
+        self._finalists = finalists
+        self._others = compiled * COMPILED_SECONDS + sanitized * SANITIZER_SECONDS
         self._trials: list[float] = []
         self._full: list[float] = []
         self.last_check = _PROCESSES * prepared + _PROCESSES_SECONDS
@@ -115,7 +120,7 @@ class Plan:
         return min(most_seconds(), max(0.0, self.left - self.last_check - _ROUNDS_SECONDS))
 
     def _after(self, seconds: float) -> float:
-        after = self.rounds + self.last_check + (COMPILED_SECONDS if self._compiled else 0.0)
+        after = self._finalists * self.proof + self._others + self.rounds + self.last_check
         return min(after, AFTER * seconds)
 
 

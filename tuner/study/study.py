@@ -22,6 +22,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.errors import CompileError, CompileTimeoutError, OutOfTimeError, WorkerError
 from tunebench.tuner.gate.battery import proven
+from tunebench.tuner.gate.sanitizer import find_sanitizer
 from tunebench.tuner.problem import Objective
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted, past_trial
@@ -228,8 +229,14 @@ class StudyRun:
             WorkerError: the evaluator cannot go on; everything done is recorded.
         """
         self._started = self._clock()
-        prepared = sum(self._executor.first.prepared.values())
-        self._plan = Plan(budget.seconds, prepared, compiled=budget.compiled, clock=self._clock)
+        self._plan = Plan(
+            budget.seconds,
+            sum(self._executor.first.prepared.values()),
+            finalists=FINALISTS,
+            compiled=budget.compiled,
+            sanitized=self._sanitizes,
+            clock=self._clock,
+        )
         already = len(self._past)
         comparison = None
         known = [self._space.find(one.configuration) for one in self._warm_starts]
@@ -540,7 +547,7 @@ class StudyRun:
         """Return the finalists in which compute-sanitizer, where it is installed, finds nothing; refuse the others."""
         if not finalists:
             return []
-        if self._executor.device.kind is DeviceKind.CUDA and not self._plan.has_room(SANITIZER_SECONDS):
+        if self._sanitizes and not self._plan.has_room(SANITIZER_SECONDS):
             self._leave_out("compute-sanitizer on the finalists")
             return list(finalists)
         with self._account.phase(Activity.SANITIZER):
@@ -551,6 +558,10 @@ class StudyRun:
         asked = (stage.detail for stage in stages if stage.passed)
         self._sanitizer = next(asked, self._sanitizer or "nothing passed")
         return [finalist for finalist, stage in zip(finalists, stages, strict=True) if stage.passed]
+
+    @property
+    def _sanitizes(self) -> bool:
+        return self._executor.device.kind is DeviceKind.CUDA and find_sanitizer() is not None
 
     def _refuse(self, configuration: Configuration, stage: Stage) -> None:
         """Take a correct trial back."""

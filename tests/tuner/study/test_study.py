@@ -19,7 +19,7 @@ from tunebench.tuner.build import Build
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
-from tunebench.tuner.gate.battery import proven
+from tunebench.tuner.gate.battery import of_full_battery, proven
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import CONTROL, Baseline, Comparison, Stage, TrialResult, TrialStatus
@@ -356,7 +356,7 @@ class Costly(TableEvaluator):
         result = super().evaluate(configuration, build, leaders)
         assert result.verdict is not None and result.measurement is not None
         leads = leaders.finalist_ms is None or result.measurement.median_ms < leaders.finalist_ms
-        stages = [replace(stage, seconds=0.03) for stage in result.verdict.stages if leads or stage.name == "values"]
+        stages = [replace(stage, seconds=0.05) for stage in result.verdict.stages if leads or stage.name == "values"]
         seconds = {"check": sum(stage.seconds for stage in stages), "measure": 0.3}
         self.now += sum(seconds.values())
         return replace(result, verdict=replace(result.verdict, stages=tuple(stages)), seconds=seconds)
@@ -377,7 +377,9 @@ def limited(factory: type[TunedModule], log: MemoryLog, budget: Budget) -> tuple
     """A study of so many seconds; what it ran on, and when its search was over."""
     space = factory.kernel.space.enumerate(PROBLEM, CPU)
     evaluator = Costly(
-        lambda configuration: 1 + space.require(configuration) * 7 % 33 / 33, PROBLEM, [step.name for step in ALL]
+        lambda configuration: 1 + space.require(configuration) * 7 % 33 / 33,
+        PROBLEM,
+        [step.name for step in ALL if of_full_battery(step.name)],
     )
     searched: list[float] = []
 
