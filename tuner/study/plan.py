@@ -14,7 +14,7 @@ from tunebench.tuner.gate.battery import of_full_battery
 from tunebench.tuner.result import TrialResult
 from tunebench.tuner.timing.confirm import LOOKS, most_seconds
 
-SLACK_SECONDS = 1.5
+SLACK_SECONDS = 2.0
 """Of the three seconds that a command may take beyond its own, what the study takes; the rest is for its closing."""
 
 AFTER = 0.45

@@ -376,11 +376,8 @@ class Costly(TableEvaluator):
 def limited(factory: type[TunedModule], log: MemoryLog, budget: Budget) -> tuple[Outcome, Costly, float]:
     """A study of so many seconds; what it ran on, and when its search was over."""
     space = factory.kernel.space.enumerate(PROBLEM, CPU)
-    evaluator = Costly(
-        lambda configuration: 1 + space.require(configuration) * 7 % 33 / 33,
-        PROBLEM,
-        [step.name for step in ALL if of_full_battery(step.name)],
-    )
+    steps = [step.name for step in ALL if of_full_battery(step.name)]
+    evaluator = Costly(lambda one: 1 + space.require(one) * 7 % 33 / 33, PROBLEM, steps)
     searched: list[float] = []
 
     def report(progress: Progress) -> None:
