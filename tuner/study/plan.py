@@ -98,11 +98,15 @@ class Plan:
         return 0.0 if self._seconds is None else min(ROUNDS * self._seconds, most_seconds())
 
     def learn(self, result: TrialResult) -> None:
-        """Take in what a configuration has cost."""
+        """Take in what a configuration has cost.
+
+        Only the first one waits for the whole of its build; those of others run ahead.
+        """
         stages = result.verdict.stages if result.verdict else ()
         full = sum(stage.seconds for stage in stages if of_full_battery(stage.name))
         self._full += [full] if full else []
-        self._trials.append(sum(result.seconds.values()) - full - result.seconds.get("compile", 0.0))
+        apart = ("compile",) if self._trials else ("compile", "wait")
+        self._trials.append(sum(one for name, one in result.seconds.items() if name not in apart) - full)
 
     def has_room(self, seconds: float) -> bool:
         """Whether something that takes so long leaves the rounds and the last check their time."""
