@@ -21,6 +21,7 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, DeviceKind, device_of, find_device
 from tunebench.tuner.gate.memory import PoisonedMemory
+from tunebench.tuner.problem import Accuracy
 
 FP16: Mapping[str, Value] = {
     "product": "parts",
@@ -39,6 +40,7 @@ VARIANTS: Mapping[str, Mapping[str, Value]] = {
     "e4m3 in one": {**E4M3, "pieces": 1, "correction_sums": "fp32", "vector_width": 4, "in_place": True},
     "e4m3 in 2 pieces": {**E4M3, "pieces": 2, "correction_sums": "bf16", "vector_width": 2, "in_place": True},
     "int8 in one": {**FP16, "corrections": "int8", "pieces": 1, "vector_width": 4, "in_place": True},
+    "rounded": {**FP16, "corrections": "none", "pieces": 1, "vector_width": 4, "in_place": True},
     "int8 in 4 pieces": {**FP16, "corrections": "int8", "pieces": 4, "vector_width": 1},
 }
 PRECISE = VARIANTS["fp16 in 4 pieces"]
@@ -49,19 +51,20 @@ each_variant = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS
 
 
 def bound_of(values: Mapping[str, Value]) -> float:
-    """Two parts hold 22 bits in fp16, 16 in bf16; tensor cores truncate their sums.
+    """Two parts hold 22 bits in fp16, 16 in bf16, one in fp16 11; tensor cores truncate their sums.
 
     Of the 12th bit and what follows, corrections hold four bits of each factor in e4m3 and seven in whole numbers.
     """
     if values["part_type"] == "bf16":
         return 3e-5
-    return {"half": 3e-6, "e4m3": 6e-5, "int8": 3e-5}[str(values["corrections"])]
+    return {"half": 3e-6, "e4m3": 6e-5, "int8": 3e-5, "none": 1e-3}[str(values["corrections"])]
 
 
 def pin(model: TunedModule, x: torch.Tensor, values: Mapping[str, Value]) -> None:
-    """Run the model under the valid configuration that has these values."""
+    """Run the model under the valid configuration that has these values, for a program that permits TF32."""
     problem = model.problem(x)
     assert problem is not None
+    problem = problem.at(Accuracy.TF32)
     device, kernel = device_of(x.device), model.kernel
     configuration = kernel.space.choose(values, problem, device)
     model.pin(build_plan(kernel, configuration, problem, device, compiler_for(device)))

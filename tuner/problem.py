@@ -31,6 +31,20 @@ class Accuracy(enum.StrEnum):
     """An error within the gate's tolerance, or twice the reference's own error: see `tuner/gate/tolerance.py`."""
     EAGER = "eager"
     """An error no larger than the reference's own at full precision: see `tuner/gate/accuracy.py`."""
+    TF32 = "tf32"
+    """An error no larger than the reference's own where its products are in TF32, as the program permits."""
+
+    @classmethod
+    def under(cls, settings: Mapping[str, str], asked: Accuracy | None = None) -> Accuracy:
+        """Return the accuracy of a program: where nobody asks for one it follows the settings, and it is never TF32's
+        where they do not permit TF32.
+
+        Args:
+            settings: that are not PyTorch's defaults; a problem's options have them.
+        """
+        if asked in (cls.EAGER, cls.TOLERANCE):
+            return asked
+        return cls.TF32 if settings.get(Setting.MATMUL) == "tf32" else cls.TOLERANCE
 
     @classmethod
     def _missing_(cls, value: object) -> Never:
@@ -92,8 +106,8 @@ class Problem:
     @property
     def accuracy(self) -> Accuracy:
         """How wrong what solves it may be."""
-        is_eager = self.options.get(ACCURACY_OPTION) == Accuracy.EAGER
-        return Accuracy.EAGER if is_eager else Accuracy.TOLERANCE
+        found = self.options.get(ACCURACY_OPTION, Accuracy.TOLERANCE)
+        return Accuracy(found) if found in list(Accuracy) else Accuracy.TOLERANCE
 
     @property
     def objective(self) -> Objective:

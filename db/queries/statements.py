@@ -40,8 +40,8 @@ _PLAIN: list[Label[Any]] = [
 ]
 _PLAIN_NAMES = [column.name for column in _PLAIN]
 
-_EAGER = f'"{ACCURACY_OPTION}":"{Accuracy.EAGER}"'
-"""Text in the key of a problem that is to be solved as exactly as eager does."""
+_TEXTS = {one: f'"{ACCURACY_OPTION}":"{one}"' for one in Accuracy if one is not Accuracy.TOLERANCE}
+"""Text in the key of a problem that is to be solved at another accuracy than the tolerance."""
 
 
 class StudyConditions(TypedDict, total=False):
@@ -82,9 +82,10 @@ def study_conditions(given: Mapping[str, object]) -> list[Condition]:
     for name, value in required.items():
         column = _COLUMNS[name]
         found[column.class_].append(column == (value.key if isinstance(value, Problem) else value))
-    if (accuracy := given.get("accuracy")) is not None:
-        is_eager = tables.Problem.key.contains(_EAGER, autoescape=True)
-        found[tables.Problem].append(is_eager if accuracy is Accuracy.EAGER else ~is_eager)
+    if isinstance(accuracy := given.get("accuracy"), Accuracy):
+        for one, text in _TEXTS.items():
+            has = tables.Problem.key.contains(text, autoescape=True)
+            found[tables.Problem].append(has if one is accuracy else ~has)
     conditions = found[tables.Study]
     for table, reference in ((tables.Problem, tables.Study.problem_id), (tables.Device, tables.Study.device_id)):
         if found[table]:

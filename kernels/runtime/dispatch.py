@@ -47,7 +47,7 @@ def look(
     inputs: tuple[Any, ...],
     call: Call,
     policy: Policy,
-    accuracy: Accuracy,
+    accuracy: Accuracy | None,
     traced: ReferenceCall | None,
 ) -> tuple[Served, bool]:
     """Return what serves a call, and whether it serves all calls like it, so that none is looked at again.
@@ -81,12 +81,13 @@ def look(
     if problem is None:
         told = Choice(None, Tier.REFERENCE, obstacle or module.reason)
         return Served(None, obstacle=told, autocast=dtype, settings=(Setting.ALGORITHMS,)), lasts
-    problem = problem.at(accuracy if module._pinned is None else module._pinned.problem.accuracy)
-    if module._pinned is not None and (cast is None or module._pinned.problem.named == problem):
-        return _run(module, module._pinned, call, cast, inputs, traced), lasts
-    if module._pinned is not None or traced is None:
+    pinned = module._pinned
+    if pinned and (cast is None or pinned.problem.named == problem.at(pinned.problem.accuracy)):
+        return _run(module, pinned, call, cast, inputs, traced), lasts
+    if pinned or traced is None:
         return Served(None, obstacle=Choice(None, Tier.REFERENCE, AUTOCAST)), lasts
     problem = module._identified(problem, inputs, traced)
+    problem = problem.at(Accuracy.under(problem.options, accuracy))
     occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
     choice, plan = _decided(module, occasion, inputs)
     counts = policy is not Policy.REFERENCE and cast is None

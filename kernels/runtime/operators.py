@@ -21,6 +21,7 @@ from tunebench.kernels.runtime.outline import NOTHING, Outline, Tensors, outline
 from tunebench.kernels.runtime.policy import Policy, accuracy_for, use_policy
 from tunebench.kernels.runtime.reference_call import Watch, WithoutMemory
 from tunebench.kernels.runtime.traced_call import Given, shapes_of
+from tunebench.tuner.problem import Accuracy
 
 Operator: TypeAlias = Any  # torch._ops.OpOverload
 
@@ -187,7 +188,7 @@ class Operators:
 def _settle(module: Any, call: tuple[Any, ...], inputs: Sequence[Any]) -> None:
     """Remember that the module itself serves such calls; or where the reference does so for good, at which shapes."""
     problem = module.identify(*inputs)
-    problem = problem and problem.at(accuracy_for(module.accuracy))
+    problem = problem and problem.at(Accuracy.under(problem.options, accuracy_for(module.accuracy)))
     decided = [
         plan
         for occasion, (_, plan) in module._plans.items()

@@ -75,8 +75,8 @@ _LEGAL: dict[str, Callable[[Any], Any]] = {
 }
 _NOTHING = Rules()
 _every = {_NOTHING: _NOTHING}
-of_program = _NOTHING.changed(policy=Policy.BEST, accuracy=Accuracy.TOLERANCE, wait=False, seconds=30.0)
-"""The program's own: a value for everything."""
+of_program = _NOTHING.changed(policy=Policy.BEST, wait=False, seconds=30.0)
+"""The program's own: a value for everything but the accuracy, which follows torch's settings until one is set."""
 _of_block: ContextVar[Rules] = ContextVar("tunebench_rules", default=_NOTHING)
 of_block = _of_block.get
 """The rules of the blocks around a call."""
@@ -100,7 +100,9 @@ def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, 
 
 
 def set_accuracy(accuracy: Accuracy | str) -> None:
-    """Set how exact every tuned model of this program is that has no accuracy of its own; at first `tolerance`.
+    """Set how exact every tuned model of this program is that has no accuracy of its own.
+
+    Until it is called, `tf32` where torch's settings permit TF32 in matrix products, otherwise `tolerance`.
 
     Raises:
         ValueError: there is no accuracy of that name.
@@ -158,10 +160,14 @@ def policy_for(own: Policy | str | None) -> Policy:
     return rule if type(rule) is Policy else Policy(rule)  # an enum's constructor takes longer than all else here
 
 
-def accuracy_for(own: Accuracy | str | None) -> Accuracy:
-    """Return the accuracy of a call of a module with that accuracy of its own; ValueError where there is none."""
-    rule = of_block().accuracy or own or of_program.accuracy or Accuracy.TOLERANCE
-    return rule if type(rule) is Accuracy else Accuracy(rule)
+def accuracy_for(own: Accuracy | str | None) -> Accuracy | None:
+    """Return the accuracy asked for in a call of a module with that accuracy of its own; see `Accuracy.under`.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    rule = of_block().accuracy or own or of_program.accuracy
+    return rule if rule is None or type(rule) is Accuracy else Accuracy(rule)
 
 
 def waits_for_builds(own: bool | None) -> bool:

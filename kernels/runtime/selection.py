@@ -201,7 +201,7 @@ class Known:
 
     def _proven(self, offers: Sequence[Offer]) -> Sequence[Offer]:
         """Return the offers usable without checking their output. "As exact as eager" is proven per problem alone."""
-        if self.problem.accuracy is Accuracy.TOLERANCE:
+        if self.problem.accuracy is not Accuracy.EAGER:
             return offers
         return [one for one in offers if one.problem == self.problem]
 
@@ -260,14 +260,14 @@ class Known:
     def _no_stricter(self) -> list[Problem]:
         """Return the problem, then those for which a result has to be at least as exact.
 
-        What was measured to be as exact as eager is right under the tolerance, and what was measured beside a strict
-        reference is right where the program permits lower precision.
+        What is as exact as eager is right under the tolerance, and what passes under that is right where TF32 is; what
+        was measured beside a strict reference is right where the program permits lower precision.
         """
         strict = self.problem.without(Setting.MATMUL, Setting.CUDNN)
         found = [self.problem] if strict == self.problem else [self.problem, strict]
-        if self.problem.accuracy is Accuracy.TOLERANCE:
-            found += [one.at(Accuracy.EAGER) for one in found]
-        return found
+        stricter = {Accuracy.TOLERANCE: (Accuracy.EAGER,), Accuracy.TF32: (Accuracy.TOLERANCE, Accuracy.EAGER)}
+        accuracies = stricter.get(self.problem.accuracy, ())
+        return found + [one.at(accuracy) for accuracy in accuracies for one in found]
 
     def _related(self, rank: Rank, nearest: float, count: int) -> dict[Configuration, Choice]:
         """Return winners for the block's other kernels nearer than that, as far as the tunables are the same."""

@@ -26,6 +26,8 @@ _LEAST_ARCHITECTURE_OF_EIGHTS = {"e4m3": 89, "int8": 75}
 _EIGHT_BITS = {"e4m3": torch.float8_e4m3fn, "int8": torch.int8}
 _SUMS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _LEAST_ROWS_OF_INT8 = 17
+_IN_ONE = {"half": 3, "none": 1}
+"""The number of a row's parts by the corrections that one product makes, with the large term."""
 _PIECES_OF_EAGER = 7
 _PACK = 8
 _SCALE_WORDS = 4
@@ -47,14 +49,22 @@ def _runs_parts(product: str, part_type: str, problem: Problem, device: Device) 
 
 
 def _holds_enough(product: str, part_type: str, corrections: str, problem: Problem) -> bool:
-    """Return whether parts are exact enough: 16 bits of an operand, or 15 of small terms, never match eager."""
-    if product != "parts" or problem.accuracy is Accuracy.TOLERANCE:
+    """Return whether parts are exact enough: 16 bits of an operand, or 15 of small terms, never match eager.
+
+    Without small terms operands have fp16's eleven bits, which are TF32's.
+    """
+    if product != "parts":
         return True
-    return part_type == "fp16" and corrections != "e4m3"
+    if corrections == "none":
+        return problem.accuracy is Accuracy.TF32
+    return problem.accuracy is not Accuracy.EAGER or (part_type == "fp16" and corrections != "e4m3")
 
 
-def _pieces_are_asked_for(product: str, pieces: int, problem: Problem) -> bool:
-    """Allow seven pieces only with `accuracy="eager"`: under the tolerance they are no choice of their own."""
+def _pieces_are_asked_for(product: str, pieces: int, corrections: str, problem: Problem) -> bool:
+    """Allow seven pieces only with `accuracy="eager"`: under the tolerance they are no choice of their own. Beside the
+    rounding of operands without small terms, what tensor cores truncate is nothing."""
+    if corrections == "none" and pieces > 1:
+        return product != "parts"
     return product != "parts" or pieces != _PIECES_OF_EAGER or problem.accuracy is Accuracy.EAGER
 
 
@@ -62,6 +72,8 @@ def _runs_corrections(product: str, part_type: str, corrections: str, problem: P
     """Eight bits are enough beside the eleven of fp16, where torch multiplies such matrices of these sizes."""
     if product != "parts" or corrections == "half":
         return True
+    if corrections == "none":
+        return part_type == "fp16"
     if part_type != "fp16" or (corrections == "int8" and problem.axes["in_features"] > MAX_DEPTH_OF_INT8):
         return False
     if device.kind is DeviceKind.CPU:
@@ -89,8 +101,8 @@ def _fits_memory(product: str, pieces: int, corrections: str, problem: Problem, 
     if product != "parts":
         return True
     rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
-    in_one = pieces == 1 and corrections == "half"
-    parts, partial_products = (3, 1) if in_one else (2, pieces + 1)
+    in_one = pieces == 1 and corrections in _IN_ONE
+    parts, partial_products = (_IN_ONE[corrections], 1) if in_one else (2, pieces + 1)
     needed = 2 * parts * depth * (rows + features) + 4 * partial_products * rows * features
     return needed <= device.memory_bytes // 8
 
@@ -101,7 +113,7 @@ def _sums_may_be_rounded(product: str, corrections: str) -> bool:
 
 TUNABLES = (
     Tunable("part_type", ("fp16", "bf16"), when=is_from_parts),
-    Tunable("corrections", ("half", "e4m3", "int8"), when=is_from_parts),
+    Tunable("corrections", ("half", "e4m3", "int8", "none"), when=is_from_parts),
     Tunable("correction_sums", ("fp32", "bf16"), when=_sums_may_be_rounded),
     Tunable("pieces", (1, 2, 4, _PIECES_OF_EAGER, 8, 16), default=4, when=is_from_parts),
 )
@@ -119,6 +131,7 @@ class Parts(NamedTuple):
 
     Attributes:
         factor: of the small terms (rows, parts · padded depth), see `parts_product.cuh`: in halves, or in eight bits.
+            Without small terms, of the product.
         high: the high parts in pieces (pieces, rows, padded depth / pieces), with one piece (rows, padded depth). None
             where they are in the factor.
         exponents, unfit: int32 (rows,): the scale of each row, and whether parts cannot hold it.
@@ -222,7 +235,7 @@ class _PartsShape(NamedTuple):
 def _parts_shape(plan: Plan, depth: int) -> _PartsShape:
     pieces, eights = plan.integer("pieces"), _EIGHT_BITS.get(str(plan["corrections"]))
     padded = ceil_div(depth, _PACK * pieces) * _PACK * pieces
-    halves = 1 if eights is not None else 3 if pieces == 1 else 2
+    halves = 1 if eights is not None else _IN_ONE[str(plan["corrections"])] if pieces == 1 else 2
     dtype = _DTYPE[str(plan["part_type"])]
     return _PartsShape(padded, halves * padded, pieces, dtype, eights, plan.integer("split_threads"))
 

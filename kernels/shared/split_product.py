@@ -75,8 +75,10 @@ def _sums_are_exact(weight_parts: str, problem: Problem) -> bool:
 
 
 def _holds_enough(weight_parts: str, problem: Problem) -> bool:
-    """Small terms of four significant bits are never as exact as eager."""
-    return weight_parts != "e4m3" or problem.accuracy is Accuracy.TOLERANCE
+    """Small terms of four significant bits are never as exact as eager; without any, operands have TF32's eleven."""
+    if weight_parts == "rounded":
+        return problem.accuracy is Accuracy.TF32
+    return weight_parts != "e4m3" or problem.accuracy is not Accuracy.EAGER
 
 
 def _sums_are_asked_for(product: str, sum_stages: int, problem: Problem) -> bool:
@@ -84,11 +86,22 @@ def _sums_are_asked_for(product: str, sum_stages: int, problem: Problem) -> bool
     return not is_fused(product) or sum_stages != _SUM_STAGES_OF_EAGER or problem.accuracy is Accuracy.EAGER
 
 
+def _sums_are_worth_it(weight_parts: str, sum_stages: int) -> bool:
+    """Beside the rounding of the operands, what tensor cores truncate is nothing."""
+    return weight_parts != "rounded" or sum_stages == 0
+
+
+def _bytes_of_parts(weight_parts: str) -> int:
+    """Return the bytes of an element's parts."""
+    return 2 if weight_parts == "rounded" else 4
+
+
 def _fits_memory(weight_parts: str, problem: Problem, device: Device) -> bool:
     """Return whether the parts of both operands take an eighth of the device at most."""
     rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
     tiles = (rows + 2 * _TILE_ROWS) + (features + _TILE_ROWS)
-    return weight_parts == "none" or 4 * tiles * (depth + _LINE_BYTES) <= device.memory_bytes // 8
+    needed = _bytes_of_parts(weight_parts) * tiles * (depth + _LINE_BYTES)
+    return weight_parts == "none" or needed <= device.memory_bytes // 8
 
 
 def _blocks(x_tiles: int, features: int, cluster: int, device: Device) -> int:
@@ -116,7 +129,7 @@ def _has_late_rows(
 
 
 TUNABLES = (
-    Tunable("weight_parts", ("none", "e4m3", "int8", "fp16"), when=is_fused),
+    Tunable("weight_parts", ("none", "e4m3", "int8", "fp16", "rounded"), when=is_fused),
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), default=4, when=is_fused),
     Tunable("product_cluster", (1, 2), default=2, when=is_fused),
@@ -133,6 +146,7 @@ CONSTRAINTS = (
     Constraint("sums_of_whole_numbers_are_exact", _sums_are_exact),
     Constraint("tiles_hold_as_much_as_is_asked_for", _holds_enough),
     Constraint("sums_are_as_often_as_is_asked_for", _sums_are_asked_for),
+    Constraint("sums_of_rounded_operands_are_the_tensor_cores", _sums_are_worth_it),
     Constraint("tiles_fit_memory", _fits_memory),
     Constraint("rows_are_left_to_split_beside", _has_late_rows),
     Constraint("tiles_are_made_in_registers", _rows_are_held),
@@ -259,7 +273,7 @@ class Tiles(NamedTuple):
     """A matrix in parts, tile by tile (see `tile_product.cuh`).
 
     Attributes:
-        parts: of all rows, filled up to whole tiles; four bytes an element.
+        parts: of all rows, filled up to whole tiles; two or four bytes an element.
         exponents, unfit: int32 (rows,): the scale of each row, and whether parts cannot hold it.
         whole: how many rows there are in whole tiles.
     """
@@ -270,11 +284,12 @@ class Tiles(NamedTuple):
     whole: int
 
     @classmethod
-    def for_matrix(cls, matrix: torch.Tensor, tile_rows: int) -> Tiles:
+    def for_matrix(cls, plan: Plan, matrix: torch.Tensor, tile_rows: int) -> Tiles:
         """Allocate the memory."""
         rows, depth = matrix.shape
         whole = ceil_div(rows, tile_rows) * tile_rows
-        parts = matrix.new_empty(whole * ceil_div(depth, _LINE_BYTES) * _LINE_BYTES)
+        words = whole * ceil_div(depth, _LINE_BYTES) * _LINE_BYTES * _bytes_of_parts(str(plan["weight_parts"])) // 4
+        parts = matrix.new_empty(words)
         notes = torch.empty(2 * rows, dtype=torch.int32, device=matrix.device)
         return cls(parts, Within(notes, 0), Within(notes, 4 * rows), whole)
 
@@ -326,7 +341,7 @@ def tiles_of_both(
     threads, early = plan.integer("split_threads"), bool(plan["early_launches"])
     rows_of_block = 4 if threads == 512 else 2
     (rows, depth), features = x.shape, contiguous.shape[0]
-    x_tiles = Tiles.for_matrix(x, plan.integer("product_columns"))
+    x_tiles = Tiles.for_matrix(plan, x, plan.integer("product_columns"))
     x_blocks = x_tiles.whole // rows_of_block
 
     def split(x_blocks: int, tiles: Tiles | None) -> None:
@@ -340,7 +355,7 @@ def tiles_of_both(
         plan.launch("split_tiles", *of_x, *of_weight, depth, *left, blocks=blocks, threads=threads, early=early)
 
     def kept() -> Tiles:
-        tiles = Tiles.for_matrix(contiguous, _TILE_ROWS)
+        tiles = Tiles.for_matrix(plan, contiguous, _TILE_ROWS)
         split(0, tiles)
         return tiles
 
@@ -348,7 +363,7 @@ def tiles_of_both(
         w_tiles = model.derived("weight tiles", kept, (weight,), (plan["weight_parts"],))
         split(x_blocks, None)
     else:
-        w_tiles = Tiles.for_matrix(contiguous, _TILE_ROWS)
+        w_tiles = Tiles.for_matrix(plan, contiguous, _TILE_ROWS)
         split(x_blocks, w_tiles)
     return x_tiles, w_tiles
 

@@ -27,7 +27,6 @@ from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
-from tunebench.tuner.gate.accuracy import exactness
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.tolerance import REFERENCE_MULTIPLE
 from tunebench.tuner.gate.values import Values
@@ -210,7 +209,7 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
         settings = request.settings if asked.settings is None else asked.settings
         for mode in _modes(kernel, asked.modes or request.modes, lenient=len(targets) > 1):
             batches = [{batch: size} for size in asked.batches] or [{}]
-            for sizes, accuracy in itertools.product(batches, asked.accuracies or [request.accuracy]):
+            for sizes, accuracy in itertools.product(batches, asked.accuracies or (request.accuracy,)):
                 merged = {**request.sizes, **own, **sizes}
                 dtype = request.dtype if asked.dtype is None else asked.dtype
                 kernel.reference(merged, dtype)  # refuses what it has not before anything runs
@@ -227,7 +226,7 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
                         configuration=configuration,
                         compiled=asked.compiled,
                         seconds=asked.seconds,
-                        accuracy=accuracy,
+                        accuracy=Accuracy.under(settings or {}, accuracy),
                         settings=settings or {},
                     )
                 )
@@ -433,4 +432,4 @@ def _is_right(errors: _Errors, oracle: Oracle) -> bool:
     own = _worst(errors)
     if own.max_relative > max(oracle.tolerance, REFERENCE_MULTIPLE * own.reference_max_relative):
         return False
-    return oracle.accuracy is Accuracy.TOLERANCE or all(one.holds for one in exactness(errors, oracle.draws))
+    return all(one.holds for one in oracle.exactness(errors))

@@ -44,7 +44,7 @@ from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.values import tensors_in
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.problem import Work
+from tunebench.tuner.problem import Accuracy, Work
 from tunebench.tuner.reference import REQUIRED
 from tunebench.tuner.running_text import names_bound_by
 from tunebench.tuner.timing.confirm import confirm, tells
@@ -222,7 +222,9 @@ class _Comparison:
         sandbox, self._walls = sandboxes.enter_context(reference), files.walls
         self._running = [sandbox]
         with reference_runs(question.reference.path):
-            self._answers = Answers.consult(RemoteSource(sandbox, sandbox.open()), question.mode)
+            self._answers = Answers.consult(
+                RemoteSource(sandbox, sandbox.open()), question.mode, Accuracy.under(question.settings)
+            )
 
     @property
     def problem(self) -> str:

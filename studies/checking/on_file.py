@@ -50,7 +50,7 @@ def verdict_on_file(
         prepare=partial(set_policy, wait=True),  # what is checked is the kernel, whenever it was built
         settings=request.settings or {},
     )
-    teller, accuracy = Teller(report), request.accuracy or Accuracy.TOLERANCE
+    teller, accuracy = Teller(report), Accuracy.under(files.settings, request.accuracy)
     log = StageLog(teller)
     files, reference, box = boxed(files, request.box)
     report(replace(subject, box=box))

@@ -31,7 +31,7 @@ from tunebench.tuner.isolation import report
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, TunableModel, prepare_model
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Verdict
-from tunebench.tuner.settings import apply_settings
+from tunebench.tuner.settings import apply_settings, settings_here
 from tunebench.tuner.users_code import placed
 
 
@@ -49,7 +49,7 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
     kernel.space.fix(request.configuration)  # refuses what is no value of it before anything that takes time
     source = Source(kernel.reference(request.sizes, request.dtype), where)
     compiler = compiler_for(device, request.compiler, kernel.languages)
-    teller, accuracy = Teller(report), request.accuracy or Accuracy.TOLERANCE
+    teller, accuracy = Teller(report), Accuracy.under(settings_here(lambda: where.type), request.accuracy)
     log = StageLog(teller)
     with reference_runs(source.reference.path):
         answers = Answers.consult(source, mode, accuracy, draw=Draw(request.seed or 0))
@@ -57,7 +57,7 @@ def verdict_on_kernel(request: CheckRequest, mode: Mode) -> Verdict:
     with refusals_kept(log, describe):
         make = partial(prepare_model, source.reference, mode, where, cast(Callable[..., nn.Module], factory))
         module = model_made(log, lambda: make(answers.oracle.state), describe)
-        configuration = _configuration(kernel, device, request, cast(TunableModel, module), inputs)
+        configuration = _configuration(kernel, device, request, cast(TunableModel, module), inputs, accuracy)
         report(Subject(device.name, str(where), dict(configuration), _declared(kernel)))
         contender = KernelContender(kernel, cast(ModelFactory, factory), configuration, compiler, accuracy=accuracy)
         model = Model(module, contender.ready)
@@ -100,7 +100,12 @@ def _build_for_gpu(
 
 
 def _configuration(
-    kernel: Kernel, device: Device, request: CheckRequest, model: TunableModel, inputs: Sequence[object]
+    kernel: Kernel,
+    device: Device,
+    request: CheckRequest,
+    model: TunableModel,
+    inputs: Sequence[object],
+    accuracy: Accuracy,
 ) -> Configuration:
     """The default's values with those of the request.
 
@@ -110,7 +115,7 @@ def _configuration(
     problem = model.problem(*inputs)
     if problem is None:
         raise UserError(f"kernel '{kernel.name}' cannot serve its reference's inputs: {model.reason}")
-    problem = problem.at(request.accuracy or Accuracy.TOLERANCE)
+    problem = problem.at(accuracy)
     valid = kernel.space.fix(request.configuration).enumerate(problem, device)
     default: Configuration = valid[valid.default]
     return default

@@ -28,7 +28,7 @@ from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import Reference, require_dtype
-from tunebench.tuner.settings import under
+from tunebench.tuner.settings import settings_here, under
 
 Model = nn.Module | Callable[..., Any]
 """A class of modules, a module, or a function of tensors."""
@@ -111,7 +111,8 @@ def _verdict(
     log = StageLog(teller)
     contender = _ModuleContender(make, device, exemptions_of(request.declared))
     with reference_runs(None):
-        accuracy, draw = request.accuracy or Accuracy.TOLERANCE, Draw(request.seed or 0)
+        accuracy = Accuracy.under(settings_here(lambda: device.type), request.accuracy)
+        draw = Draw(request.seed or 0)
         answers = Answers.consult(Source(original, device), mode, accuracy, draw=draw)
     teller.judged = answers, contender
     verdict = examine(answers, contender, log)

@@ -38,7 +38,7 @@ class BenchRequest:
     sizes: Sizes = field(default_factory=dict)
     dtype: Dtype = None
     accuracies: Annotated[Sequence[Accuracy], Text("--accuracy", "NAME")] = ()
-    """How wrong a tuned model may be: tolerance, or eager for no more than eager is; repeatable. Default: tolerance."""
+    """How wrong a tuned model may be: tolerance or eager, see `tune`; repeatable. Default: as the settings permit."""
     settings: Settings = None
     batches: Annotated[Sequence[Annotated[int, Field(ge=1, le=LARGEST)]], Text("--batch", "BATCH")] = ()
     """A batch size, or first size where there is no batch; repeatable. Default: as it is."""

@@ -123,7 +123,10 @@ Declared = Annotated[
         }
     ),
 ]
-HOW_WRONG = "How wrong a configuration may be: tolerance, or eager for no more than eager is. Default: tolerance."
+HOW_WRONG = (
+    "How wrong a configuration may be: tolerance, or eager for no more than eager is in full precision. "
+    "Default: tf32, no more than eager is in TF32, where the settings permit that; otherwise tolerance."
+)
 
 
 def options_of(model: type[Any], only: Sequence[str] = ()) -> dict[str, FieldInfo]:

@@ -152,7 +152,7 @@ def _name_problems(requests: Sequence[StudyRequest]) -> list[Problem | None]:
     for one in map(resolve, requests):
         kind = one.device.torch_device.type
         named = (problem_of(one.model, one.reference, mode, kind, one.settings) for mode in one.modes)
-        found += [problem and problem.at(one.request.accuracy, one.request.objective) for problem in named]
+        found += [problem and problem.at(one.accuracy, one.request.objective) for problem in named]
     return found
 
 

@@ -25,7 +25,7 @@ from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.isolation import is_watched, start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory
-from tunebench.tuner.problem import Objective, Problem
+from tunebench.tuner.problem import Accuracy, Objective, Problem
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.settings import Setting, apply_settings, in_force, require_settings
@@ -70,6 +70,11 @@ class Resolved:
     def settings(self) -> Mapping[str, str]:
         """The settings of PyTorch while it is tuned."""
         return self.request.settings or {}
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How wrong a configuration may be."""
+        return Accuracy.under(self.settings, self.request.accuracy)
 
 
 def resolve(request: StudyRequest) -> Resolved:
@@ -166,7 +171,7 @@ def make_evaluator(
             resolved.reference,
             mode,
             resolved.device,
-            request.accuracy,
+            resolved.accuracy,
             request.objective,
         )
     prepared = account.seconds
@@ -179,6 +184,6 @@ def make_contender(request: StudyRequest, configuration: Configuration, build: B
     resolved = resolve(request)
     factory = cast(ModelFactory, resolved.model)
     contender = KernelContender(
-        resolved.kernel, factory, configuration, resolved.compiler, build, accuracy=request.accuracy
+        resolved.kernel, factory, configuration, resolved.compiler, build, accuracy=resolved.accuracy
     )
     return Source(resolved.reference, resolved.device.torch_device), contender

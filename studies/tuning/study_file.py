@@ -111,8 +111,8 @@ class StudyRequest(SweepRequest):
     """Begin without warm-start configurations. Default: with them."""
     stop_early: Annotated[bool, Text("--stop-early/--no-stop-early")] = False
     """End when another trial is not expected to gain what the timing can tell. Default: do not."""
-    accuracy: Annotated[Accuracy, Text(metavar="NAME")] = Field(
-        default=Accuracy.TOLERANCE, strict=False, description=HOW_WRONG
+    accuracy: Annotated[Accuracy | None, Text(metavar="NAME")] = Field(
+        default=None, strict=False, description=HOW_WRONG
     )
     objective: Annotated[Objective, Text(metavar="NAME")] = Field(default=Objective.TIME, strict=False)
     """Minimise the time, the energy of a call by NVML, or both as their product. Default: time."""

@@ -131,7 +131,7 @@ def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWi
         mode,
         moved,
         moved <= MOST_BYTES,
-        request.accuracy,
+        resolved.accuracy,
     )
 
 

@@ -34,6 +34,7 @@ from tests.gate_files.known_disagreements import KNOWN_DISAGREEMENTS
 
 import tunebench
 from tunebench.studies.checking import PRELOADED
+from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.refusal import Claim
@@ -145,9 +146,12 @@ def judge_together(file: GateFile, folder: Path, device: str, draw: Draw, box: B
     path, reference = _written(file, folder)
     started = time.perf_counter()
     declared = [flag.removeprefix("--") for flag in file.flags]
-    (report,) = tunebench.check(
-        path, reference, device=device, seconds=_SECONDS, declared=declared, seed=draw.seed, box=box
-    )
+    try:
+        (report,) = tunebench.check(
+            path, reference, device=device, seconds=_SECONDS, declared=declared, seed=draw.seed, box=box
+        )
+    except UserError:  # there is nothing to compare with
+        return _judged(file, {}, 2, "", time.perf_counter() - started, ())
     took = time.perf_counter() - started
     told = {
         "right_for_problem": report.holds(Claim.PROBLEM),

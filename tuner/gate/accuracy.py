@@ -1,4 +1,5 @@
-"""The accuracy `eager`: a variant is no more wrong than the reference itself is at full precision, on the same inputs.
+"""The accuracies `eager` and `tf32`: a variant is no more wrong than the reference itself is, on the same inputs, at
+full precision or with its products in TF32.
 
 How wrong is the largest error and the root mean square of all errors, both against float64 and relative to the size of
 the output. They are asked of all draws of the inputs together, and of every other case. The figures of two equally good
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import ErrorFigures
 
-DRAWS: Mapping[Accuracy, int] = {Accuracy.TOLERANCE: 2, Accuracy.EAGER: 4}
+DRAWS: Mapping[Accuracy, int] = {Accuracy.TOLERANCE: 2, Accuracy.EAGER: 4, Accuracy.TF32: 4}
 """Number of draws of the inputs that every variant is checked on."""
 
 
@@ -48,6 +49,10 @@ class Wrong:
         """Whether either figure is larger."""
         return not (self.largest <= other.largest and self.rms <= other.rms)
 
+    def at_least(self, other: Wrong) -> Wrong:
+        """The larger of each figure."""
+        return Wrong(max(self.largest, other.largest), max(self.rms, other.rms))
+
     def times(self, factors: Wrong) -> Wrong:
         """Each figure times its factor."""
         return Wrong(self.largest * factors.largest, self.rms * factors.rms)
@@ -55,7 +60,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Exactness:
-    """A variant beside the reference at full precision, in some cases together.
+    """A variant beside the reference, in some cases together.
 
     Attributes:
         asked: of what, for people.
@@ -77,13 +82,15 @@ class Exactness:
         return f"{self.asked}: error {self.variant} of the output's size, eager's own {self.own}"
 
 
-def exactness(cases: Mapping[str, Mapping[str, ErrorFigures]], draws: int) -> list[Exactness]:
+def exactness(cases: Mapping[str, Mapping[str, ErrorFigures]], draws: int, passes: float = 0.0) -> list[Exactness]:
     """A variant beside the reference, the draws first.
 
     Args:
         cases: the errors of each call, by the case's name and the path in the output.
         draws: so many cases, which come first, are draws of the same inputs from several seeds.
+        passes: an error that may be made in any case.
     """
+    least = Wrong(passes, passes)
     calls = list(cases.values())
     groups = {f"{draws} draws of the inputs": calls[:draws]}
     groups |= {name: [cases[name]] for name in list(cases)[draws:]}
@@ -95,7 +102,7 @@ def exactness(cases: Mapping[str, Mapping[str, ErrorFigures]], draws: int) -> li
             if errors:
                 own = Wrong.together([*map(_own, errors)])
                 variant = Wrong.together([*map(Wrong.of, errors)])
-                found.append(Exactness(name, variant, own, own.times(noise)))
+                found.append(Exactness(name, variant, own, own.times(noise).at_least(least)))
     return found
 
 

@@ -103,6 +103,15 @@ def _offset(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return _normal(value, generator) + 1000.0
 
 
+def _twentieths(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers near zero, where many a function is nearly a straight line."""
+    return _normal(value, generator) / 20
+
+
+def _zeros(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    return torch.zeros_like(value)
+
+
 def _below(exponent: float) -> InputChange:
     """Numbers far below what a kernel may add or compare with, and not subnormal: about the smallest normal number to
     this power."""
@@ -212,6 +221,8 @@ DISTRIBUTIONS: Mapping[str, InputChange] = {
     "one-hot": _one_hot,
     "eighths": _eighths,
     OFFSET: _offset,
+    "twentieths": _twentieths,
+    "zeros": _zeros,
     "small": _below(0.4),  # 5e-16 in float32, whose squares are normal numbers as well
     "tiny": _below(0.8),
     "large": _large,

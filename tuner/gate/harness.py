@@ -205,7 +205,8 @@ class Answers:
             return True
         key = str(dict(source.sizes))
         if key not in self._alike:
-            case = ask(source.model(self.mode), "precision", source.inputs(self.draw.seed_of(0)))
+            model, inputs = source.model(self.mode), source.inputs(self.draw.seed_of(0))
+            case = ask(model, "precision", inputs, accuracy=self.oracle.beside)
             self._alike[key] = case.own_error >= self._own_error / _ALIKE
         return self._alike[key]
 
@@ -228,7 +229,8 @@ class Answers:
         key = f"{pair.key} {pair.asked} {label}"
         if key not in self._errors:
             try:
-                self._errors[key] = max(ask(pair.twin(), label, inputs).own_error for inputs in draws)
+                cases = (ask(pair.twin(), label, inputs, accuracy=self.oracle.beside) for inputs in draws)
+                self._errors[key] = max(case.own_error for case in cases)
             except ReferenceRefusal:
                 self._errors[key] = 0.0
         return self._errors[key]
@@ -318,6 +320,7 @@ class Answers:
                 inputs(),
                 options.autocast,
                 everywhere=everywhere,
+                accuracy=self.oracle.beside,
                 seed=self.draw.seed,
                 recording=options.recording,
             )

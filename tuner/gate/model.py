@@ -45,11 +45,19 @@ from tunebench.tuner.gate.questions import (
     set_setting,
     settings_of,
 )
-from tunebench.tuner.gate.truth import Truth, device_of_inputs, named_tensors, overlapping, truth_of, under_autocast
+from tunebench.tuner.gate.truth import (
+    Truth,
+    device_of_inputs,
+    named_tensors,
+    overlapping,
+    own_precision,
+    truth_of,
+    under_autocast,
+)
 from tunebench.tuner.gate.values import Values, cloned, mapped, own_part, tensors_in
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import seed_generators
-from tunebench.tuner.settings import strict_float32
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class CallOptions:
         guarded: inputs are copied between guard bands first.
         held: the inputs are the tensors that the model holds (see `Model.hold`), whatever is given.
         autocast: the type that the call runs under autocast to.
-        in_full: see `truth_of`, whose settings the call runs under; None leaves the program's.
+        precision: the call runs at the precision of `own_precision`; None leaves the program's.
         compiled: the call goes through torch.compile's tracing; the traced graph runs eagerly.
         sums: the answer has the inputs' checksums after the call.
         after: the answer has the inputs themselves after the call.
@@ -76,7 +84,7 @@ class CallOptions:
     guarded: bool = True
     held: bool = False
     autocast: torch.dtype | None = None
-    in_full: bool | None = None
+    precision: Accuracy | None = None
     compiled: bool = False
     sums: bool = False
     after: bool = False
@@ -173,9 +181,8 @@ class Model:
         # Without one, a call that turns recording on and leaves it so is seen.
         recorded = options.recording is not Recording.NOTHING
         recording = getattr(torch, options.recording)() if recorded else contextlib.nullcontext()
-        in_full = options.in_full
-        settings = contextlib.nullcontext() if in_full is None else strict_float32(convolutions=in_full)
-        with under_autocast(options.autocast, mine), settings, recording, memory or contextlib.nullcontext():
+        precision = contextlib.nullcontext() if options.precision is None else own_precision(options.precision)
+        with under_autocast(options.autocast, mine), precision, recording, memory or contextlib.nullcontext():
             output = target(**named) if named else target(*mine)
         intact = bands.intact and self._bands.intact and (memory is None or memory.bands.intact)
         return self._answer(Values.of(output), mine, intact, options)
@@ -205,14 +212,13 @@ class Model:
         inputs: Sequence[Any],
         seed: int,
         autocast: torch.dtype | None = None,
-        *,
-        in_full: bool = False,
+        accuracy: Accuracy = Accuracy.TOLERANCE,
         recording: Recording = Recording.NOTHING,
     ) -> Truth:
         """Call it at its own precision and in float64, each after seeding torch's generators; see `truth_of`."""
         # Inference mode computes the same as no_grad does, and its results could not be written to.
         with torch.enable_grad() if recording is Recording.GRADIENTS else contextlib.nullcontext():
-            return truth_of(self.module, inputs, autocast, seed, in_full=in_full)
+            return truth_of(self.module, inputs, autocast, seed, accuracy)
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
         """Call it `count` times on inputs that take turns; return the different answers for each of the inputs."""

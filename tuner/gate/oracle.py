@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.errors import KernelFolderError
-from tunebench.tuner.gate.accuracy import DRAWS
+from tunebench.tuner.gate.accuracy import DRAWS, Exactness, exactness
 from tunebench.tuner.gate.case import Case, Expected, expect, without_memory
 from tunebench.tuner.gate.comparison import real, relative_norm
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, at_ends, changed, graded, is_integer, mixed_signs
@@ -29,6 +29,7 @@ from tunebench.tuner.gate.tolerance import tolerance_of
 from tunebench.tuner.gate.truth import Truth
 from tunebench.tuner.gate.values import Leaf, cloned, tensors_in
 from tunebench.tuner.problem import Accuracy
+from tunebench.tuner.result import ErrorFigures
 from tunebench.tuner.users_code import described
 
 OTHER_DRAWS = 0.05
@@ -58,7 +59,7 @@ class Oracle:
         keeps_state: an answer depends on the calls before it, by more than parameters and buffers; each case is of a
             new model.
         draws: so many of the cases, which come first, are draws of the inputs.
-        accuracy: how wrong an answer may be. Under `EAGER` the reference's own are those at full precision.
+        accuracy: how wrong an answer may be; with it comes the precision of the reference's own answers.
     """
 
     cases: tuple[Case, ...]
@@ -69,6 +70,23 @@ class Oracle:
     draws: int = 1
     accuracy: Accuracy = Accuracy.TOLERANCE
     keeps_state: bool = False
+
+    @property
+    def beside(self) -> Accuracy:
+        """The accuracy of all other questions: rounding is compared at the problem's own sizes and inputs alone."""
+        return Accuracy.TF32 if self.accuracy is Accuracy.TF32 else Accuracy.TOLERANCE
+
+    def exactness(self, errors: Mapping[str, Mapping[str, ErrorFigures]]) -> list[Exactness]:
+        """A variant beside the reference, in each case; nothing where the tolerance is all that is asked.
+
+        Whatever passes under the tolerance passes where products may be in TF32.
+
+        Args:
+            errors: of each call, by the case's name and the path in the output.
+        """
+        if self.accuracy is Accuracy.TOLERANCE:
+            return []
+        return exactness(errors, self.draws, self.tolerance if self.accuracy is Accuracy.TF32 else 0.0)
 
     @property
     def tolerance(self) -> float:
@@ -99,7 +117,6 @@ def consult_reference(
         KernelFolderError: two new models give different answers, so that there is nothing to compare with.
     """
     draws = DRAWS[accuracy]
-    in_full = accuracy is Accuracy.EAGER
     state = {name: tensor.clone() for name, tensor in model.state().items()}
     bands = Bands()
     model.remember()
@@ -109,7 +126,7 @@ def consult_reference(
         model.reset(SENTINELS[0])
         given = tuple(bands.around(value) for value in inputs)
         asked = renew() if keeps_state and renew is not None else model
-        return ask(asked, name, given, everywhere=everywhere, in_full=in_full, seed=draw.seed)
+        return ask(asked, name, given, everywhere=everywhere, accuracy=accuracy, seed=draw.seed)
 
     def all_cases() -> tuple[list[Case], Mapping[str, Sequence[str]]]:
         inputs = {number: source.inputs(draw.seed_of(number)) for number in range(1, draws + 1)}
@@ -134,21 +151,21 @@ def consult_reference(
     with torch.no_grad():
         cases, found = all_cases()
         model.reset(SENTINELS[0])
-        if not _answers_again(model, cases[0], cases[0].call_seed, in_full=in_full):
-            if renew is not None and not _answers_again(renew(), cases[0], cases[0].call_seed, in_full=in_full):
+        if not _answers_again(model, cases[0], cases[0].call_seed, accuracy=accuracy):
+            if renew is not None and not _answers_again(renew(), cases[0], cases[0].call_seed, accuracy=accuracy):
                 raise KernelFolderError("the reference does not repeat itself: there is nothing to compare with")
             keeps_state = True
             cases, found = all_cases()
         # A second call has the first one's answer: it neither changes its inputs nor draws random numbers.
-        steady = not cases[0].changed and not keeps_state and _answers_again(model, cases[0], in_full=in_full)
+        steady = not cases[0].changed and not keeps_state and _answers_again(model, cases[0], accuracy=accuracy)
         model.reset(SENTINELS[0])
         return Oracle(tuple(cases), state, bands, _answers_to_all(found), steady, draws, accuracy, keeps_state)
 
 
-def _answers_again(model: Model, case: Case, seed: int | None = None, *, in_full: bool) -> bool:
-    """Whether one more call, under the settings of the case's own, has its answer."""
+def _answers_again(model: Model, case: Case, seed: int | None = None, *, accuracy: Accuracy) -> bool:
+    """Whether one more call, at the precision of the case's own, has its answer."""
     inputs = cloned(case.inputs) if case.changed else case.inputs
-    again = model.call(inputs, CallOptions(byte=None, guarded=False, seed=seed, in_full=in_full))
+    again = model.call(inputs, CallOptions(byte=None, guarded=False, seed=seed, precision=accuracy))
     try:
         judge_values(case, judge_structure(case, again.output, aliases=again.aliases))
     except StageRefused:
@@ -168,7 +185,7 @@ def ask(
     autocast: torch.dtype | None = None,
     *,
     everywhere: bool = False,
-    in_full: bool = False,
+    accuracy: Accuracy = Accuracy.TOLERANCE,
     seed: int = 0,
     recording: Recording = Recording.NOTHING,
 ) -> Case:
@@ -178,7 +195,7 @@ def ask(
         autocast: the type that the call at the reference's own precision runs under autocast to.
         everywhere: what is not finite in the answer has to be met. Else only where something in the inputs is not
             finite: of what the reference was not made for, such as a negative number under a root, nothing is asked.
-        in_full: see `truth_of`.
+        accuracy: see `truth_of`.
         seed: of the run; what the call draws follows from it and the name.
         recording: what torch records of the call.
 
@@ -187,7 +204,7 @@ def ask(
     """
     sums, call_seed = checksums(inputs), crc32(name.encode(), seed)
     try:
-        truth = model.consult(inputs, call_seed, autocast, in_full=in_full, recording=recording)
+        truth = model.consult(inputs, call_seed, autocast, accuracy, recording)
     except FAILURES as error:
         raise ReferenceRefusal(f"the reference does not run: {described(error)}") from error
     if strange := truth.own.strange:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.accuracy import exactness
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.judge import errors_in, judge_buffers, judge_inputs, judge_structure, judge_values
@@ -101,7 +100,7 @@ class QuickGate:
                 self._values(replace(first, name="an output of the timed loop"), timed, aliases=())
             answer = self._run(prepare, last, SENTINELS[0])
             self._values(replace(last, name="a call after timing"), answer.output, aliases=answer.aliases)
-            if self._oracle.accuracy is Accuracy.EAGER:
+            if self._oracle.accuracy is not Accuracy.TOLERANCE:
                 self._errors[last.name] = errors_in(last, answer.output)
                 if self._oracle.steady:
                     self._errors[first.name] = errors_in(first, timed)
@@ -178,7 +177,7 @@ class QuickGate:
         with log.stage(f"values, {case.name}"), about(None, case.inputs):
             answer = run()
             log.keep_worst(self._values(case, answer.output, aliases=answer.aliases))
-            if self._oracle.accuracy is Accuracy.EAGER:
+            if self._oracle.accuracy is not Accuracy.TOLERANCE:
                 self._errors[case.name] = errors_in(case, answer.output)
         with log.stage(f"buffers, {case.name}"):
             judge_buffers(case, answer.buffers)
@@ -195,7 +194,7 @@ class QuickGate:
         Raises:
             StageRefused: the latest answers are more wrong than the reference's.
         """
-        found = exactness(self._errors, self._oracle.draws)
+        found = self._oracle.exactness(self._errors)
         for one in found:
             if not one.holds:
                 raise StageRefused(f"{when}less exact than eager: {one}, with its noise {one.allowed}")

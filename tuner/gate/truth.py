@@ -14,6 +14,7 @@ from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.float64 import in_float64, widened
 from tunebench.tuner.gate.memory import Bands, all_equal, checksums, has_elements_of, shares_memory
 from tunebench.tuner.gate.values import ROOT, Leaf, Values, cloned, mapped, tensors_in
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.settings import strict_float32
 from tunebench.tuner.users_code import described
@@ -52,16 +53,30 @@ class Truth:
     shared: Sequence[str]
 
 
+def own_precision(accuracy: Accuracy) -> contextlib.AbstractContextManager[None]:
+    """Return a context for the answers of a reference that candidates are measured by.
+
+    Its products are in float32 unless the accuracy is TF32's: what a program permits beyond PyTorch's defaults widens
+    no tolerance. Convolutions may be in less, as PyTorch's defaults are, unless they are to be as exact as eager.
+    """
+    if accuracy is Accuracy.TF32:
+        return contextlib.nullcontext()
+    return strict_float32(convolutions=accuracy is Accuracy.EAGER)
+
+
 def truth_of(
-    module: nn.Module, inputs: Sequence[Any], autocast: torch.dtype | None, seed: int, *, in_full: bool = False
+    module: nn.Module,
+    inputs: Sequence[Any],
+    autocast: torch.dtype | None,
+    seed: int,
+    accuracy: Accuracy = Accuracy.TOLERANCE,
 ) -> Truth:
     """Ask a module; its buffers move as in any call, and the inputs hold again what they held.
 
     Args:
         autocast: the type that the call at the module's own precision runs under autocast to.
         seed: of torch's generators, before each call.
-        in_full: its own precision is float32's, also where convolutions run in less by default. Products are in float32
-            in any case: what a program permits beyond PyTorch's defaults widens no tolerance.
+        accuracy: its own precision is that of `own_precision`.
 
     Raises:
         Exception: whatever the module raises at its own precision.
@@ -83,7 +98,7 @@ def truth_of(
     held = cloned(inputs) if changes else inputs
     before = checksums(inputs)
     drawn = seeded(device, seed)
-    with under_autocast(autocast, inputs), strict_float32(convolutions=in_full):
+    with under_autocast(autocast, inputs), own_precision(accuracy):
         answer = module(*inputs)
     draws = not torch.equal(drawn, state_of(device))
     own = Values.of(answer).mapped(torch.Tensor.detach)

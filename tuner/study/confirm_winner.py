@@ -132,7 +132,7 @@ def _judge(asked: ConfirmWinner, kernel: SandboxSpec) -> tuple[str, str]:
 def _quick(asked: ConfirmWinner, source: RemoteSource, contender: RemoteContender, log: StageLog) -> str:
     """Put it through the quick battery; what was asked, for people."""
     try:
-        bounds = {} if asked.small else source.bounds(asked.mode)
+        bounds = {} if asked.small else source.bounds(asked.mode, asked.accuracy)
     except FAILURES as error:
         return f"{_UNASKED}: the reference does not run beside the worker: {described(error)}"
     for at in _at_sizes(source, asked.small):

@@ -12,7 +12,8 @@
 // A row of parts is [high | low], of x, or [low | high], of w, each part padded with zeros to whole pieces. Whole rows make
 // the small terms, the first part of x with the second of w the large one: all operands are views, and nothing is stored
 // twice. With one piece, the high parts stand once more at the end, for the large term. With `corrections` of eight bits the
-// row of parts is of these, one product of twice the depth, and the high parts in fp16 stand by themselves.
+// row of parts is of these, one product of twice the depth, and the high parts in fp16 stand by themselves. Without
+// `corrections` there are the high parts alone, as exact as TF32, whose mantissas are as long.
 //
 // Tunables: `part_type` of the parts, `corrections` and their results' `correction_sums`, `pieces` of the large term
 // (kernels/parts_product.py), `split_threads` of a block.
@@ -36,9 +37,10 @@ using small_sum_t = Choose<in_e4m3, Choose<correction_sums == correction_sums_t:
 constexpr float of_operand = in_e4m3 ? 0x1p-3f : 1.0f;
 constexpr float of_sum = in_whole ? 1.0f / PartScale<s8_t>::of_terms : 1.0f;
 static_assert(!in_e4m3 || of_operand * of_operand * PartScale<e4m3_t>::of_terms == 1.0f);
-constexpr bool in_eight_bits = corrections != corrections_t::half;
+constexpr bool in_eight_bits = in_e4m3 || in_whole;
 
-constexpr int parts_of_row = pieces == 1 ? 3 : 2;  // Of halves.
+constexpr bool uncorrected = corrections == corrections_t::none;
+constexpr int parts_of_row = uncorrected ? 1 : pieces == 1 ? 3 : 2;  // Of halves.
 constexpr int unfit_exponent = 1 << 20;
 
 // Four neighbouring elements of a row in parts, at place k of the row's parts; `halves` and `eights` are the row's own.
@@ -60,6 +62,8 @@ __device__ __forceinline__ void store_parts(const Pack<float, 4>& values, float 
         store_whole(halves + k, high);
         *reinterpret_cast<unsigned*>(eights + (is_weight ? padded : 0) + k) = highs;
         *reinterpret_cast<unsigned*>(eights + (is_weight ? 0 : padded) + k) = lows;
+    } else if constexpr (uncorrected) {
+        store_whole(halves + k, high);
     } else {
         store_whole(halves + (is_weight ? padded : 0) + k, high);
         store_whole(halves + (is_weight ? 0 : padded) + k, low);

@@ -3,12 +3,13 @@
 //
 // A tile of R rows is a series of stages of R rows · 128 bytes, each [16 bytes along K][row][16 bytes] (core matrices):
 // the small terms' factors, all high (x) or low (w) parts and then the others, and then the high parts in fp16, where those
-// factors are not they.
+// factors are not they. Of rounded operands it has the latter alone.
 #pragma once
 
 #include "pack.cuh"
 #include "product_tiles.cuh"
 
+constexpr bool rounded = weight_parts == weight_parts_t::rounded;
 constexpr bool small_halves = weight_parts == weight_parts_t::fp16;
 // What the small terms are made of.
 using small_t = Choose<small_halves, half_t, Choose<weight_parts == weight_parts_t::e4m3, e4m3_t, s8_t>>;
@@ -18,6 +19,7 @@ constexpr int line_bytes = 128;   // Of a row in a stage.
 constexpr int smalls_of_line = line_bytes / sizeof(small_t);
 constexpr int halves_of_line = 64;
 constexpr int whole_run = 128;     // Rows are filled with zeros to a multiple of so many elements.
+constexpr int stages_of_run = rounded ? 2 : 4;
 constexpr int run_of_thread = 16;  // Elements that a thread splits at once.
 using Run = Pack<float, 4>[run_of_thread / 4];
 constexpr int tile_rows_of_block = split_threads == 512 ? 4 : 2;  // Of 1024, registers do not hold four.
@@ -34,10 +36,10 @@ struct TileRow {
         stage_bytes = static_cast<long long>(tile_rows) * line_bytes;
         column_bytes = static_cast<long long>(tile_rows) * core_bytes;
         unsigned char* const tile = reinterpret_cast<unsigned char*>(parts) +
-                                    row / tile_rows * (4 * whole_runs(depth)) * stage_bytes + row % tile_rows * core_bytes;
+                                    row / tile_rows * (stages_of_run * whole_runs(depth)) * stage_bytes + row % tile_rows * core_bytes;
         highs = tile + (is_weight ? stages : 0) * stage_bytes;
         lows = tile + (is_weight ? 0 : stages) * stage_bytes;
-        halves = small_halves ? highs : tile + 2 * stages * stage_bytes;
+        halves = rounded ? tile : small_halves ? highs : tile + 2 * stages * stage_bytes;
     }
 
     __device__ __forceinline__ void store_halves(const Pack<half_t, 8> (&values)[run_of_thread / 8],
@@ -50,7 +52,12 @@ struct TileRow {
     // Elements k to k + 15 of the row, times `power`.
     __device__ __forceinline__ void store(const Run& values, float power, long long k) const {
         Pack<half_t, 8> high[run_of_thread / 8];
-        if constexpr (small_halves) {
+        if constexpr (rounded) {
+#pragma unroll
+            for (int i = 0; i < run_of_thread; ++i) {
+                high[i / 8].of[i % 8] = half_t(values[i / 4].of[i % 4] * power);
+            }
+        } else if constexpr (small_halves) {
             Pack<half_t, 8> low[run_of_thread / 8];
 #pragma unroll
             for (int i = 0; i < run_of_thread; ++i) {

@@ -4,7 +4,8 @@
 // rate. Both operands are split in memory (split_tiles), in every call or, of a weight that is kept, once. They are laid out
 // tile by tile as shared memory has them, so that a stage of either is one bulk copy. A tile's sums begin as those of the
 // small terms, which then become the first value of the large one's, so that these are truncated in a third as many
-// additions as where all three are made together.
+// additions as where all three are made together. Operands that are rounded to fp16 (`weight_parts=rounded`) have no small
+// terms: as exact as TF32, whose mantissas are as long, at twice its rate.
 #pragma once
 
 #include "late_rows.cuh"
@@ -20,7 +21,7 @@ constexpr int lines_bytes = w_line_bytes + x_line_bytes;
 __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u64* empty, const unsigned char* w,
                                             const unsigned char* x, const ProductShape& shape, u32 rank,
                                             const LateRows& late) {
-    const long long stages_of_tile = 4 * whole_runs(shape.depth);
+    const long long stages_of_tile = stages_of_run * whole_runs(shape.depth);
     const long long w_tiles = (shape.w_rows + product_rows - 1) / product_rows;
     Position position;
     for (long long number = blockIdx.x; number < shape.tiles(); number += gridDim.x) {
@@ -68,7 +69,7 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
     const u32 w_base = shared_address(shared) + warpgroup * (64 * core_bytes);
     const u32 x_base = shared_address(shared) + w_line_bytes;
     const int halves = static_cast<int>(2 * whole_runs(shape.depth));
-    const int smalls = small_halves ? 2 * halves : halves;  // Of both terms.
+    const int smalls = rounded ? 0 : small_halves ? 2 * halves : halves;  // Of both terms.
     const int first_sum = sum_lines > 0 ? 1 + (blockIdx.x + warpgroup * (sum_lines / 2)) % sum_lines : 0;
     Position position;
     int previous = -1;
@@ -109,13 +110,16 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
             wgmma_wait<1>();
             advance();
         }
-        wgmma_wait<0>();
+        if constexpr (!rounded) {
+            wgmma_wait<0>();
 #pragma unroll
-        for (int i = 0; i < product_columns / 2; ++i) {
-            sum[i] = static_cast<float>(small[i]) * (1.0f / small_scale::of_terms);
+            for (int i = 0; i < product_columns / 2; ++i) {
+                sum[i] = static_cast<float>(small[i]) * (1.0f / small_scale::of_terms);
+            }
         }
         for (int stage = 0; stage < halves; ++stage) {
             const bool adds = sum_lines > 0 && stage >= first_sum && (stage - first_sum) % sum_lines == 0;
+            const bool begins = adds || (rounded && stage == 0);
             if (adds) {
                 wgmma_wait<0>();
                 sums.add(sum, stage == first_sum);
@@ -124,7 +128,7 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
             wgmma_fence();
 #pragma unroll
             for (int step = 0; step < steps; ++step) {
-                Halves::run(sum, w_operand(step), x_operand(step), !adds || step > 0);
+                Halves::run(sum, w_operand(step), x_operand(step), !begins || step > 0);
             }
             wgmma_commit();
             wgmma_wait<1>();

@@ -15,6 +15,7 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode, Plan
+from tunebench.tuner.problem import Accuracy
 
 
 def plan_for(mode: Mode = Mode.FROZEN, **values: Value) -> Plan:
@@ -23,6 +24,7 @@ def plan_for(mode: Mode = Mode.FROZEN, **values: Value) -> Plan:
     kernel, compiler = factory.kernel, compiler_for(cpu)
     problem = problem_of(factory, kernel.reference(), mode)
     assert problem is not None
+    problem = problem.at(Accuracy.TF32)
     configuration = kernel.space.choose({"product": "fused", **values}, problem, fictional("sm_90"))
     build = compiler.compile(kernel.variant(configuration, problem, cpu.architecture))
     return Plan(kernel, configuration, problem, cpu, compiler.load(build, None))
@@ -50,6 +52,7 @@ def matrices(rows: int, features: int, depth: int) -> tuple[torch.Tensor, torch.
         {"weight_parts": "int8", "split_threads": 256, "product_columns": 256},
         {"weight_parts": "e4m3", "split_threads": 512},
         {"weight_parts": "fp16", "split_threads": 512, "product_columns": 128},
+        {"weight_parts": "rounded", "sum_stages": 0, "split_threads": 512, "product_columns": 256},
     ],
     ids=str,
 )
@@ -112,16 +115,17 @@ def test_no_block_begins_with_rows_that_are_left_to_the_product(
 def test_every_configuration_has_room_for_its_tiles(mode: Mode) -> None:
     factory, device = load_model("gemm_scale_bn"), fictional("sm_90")
     problem = problem_of(factory, factory.kernel.reference({"batch_size": 9000}), mode)
-    space = factory.kernel.space.restrict({"product": ["fused"], "split_threads": [512], "sum_stages": [16]})
+    assert problem is not None
+    space = factory.kernel.space.restrict({"product": ["fused"], "split_threads": [512], "sum_stages": [0, 16]})
     found = set()
-    for one in space.enumerate(problem, device):
+    for one in space.enumerate(problem.at(Accuracy.TF32), device):
         values = {name: one.get(name) for name in ("product_columns", "product_stages", "weight_parts", "weight_split")}
         columns, stages, parts, where = values.values()
         stage = (128 + int(columns)) * 128 if parts != "none" else 128 * 160 + 2 * int(columns) * 64
         beside = 3 * 4 * 2048 if where == "beside" else 0
         assert int(stages) * (stage + 16) + beside <= device.max_shared_bytes
         found.add(tuple(values.values()))
-    assert {row[2] for row in found} == {"none", "e4m3", "int8", "fp16"}
+    assert {row[2] for row in found} == {"none", "e4m3", "int8", "fp16", "rounded"}
     assert {row[3] for row in found} == ({None} if mode is Mode.FROZEN else {None, "ahead", "beside"})
 
 
@@ -167,10 +171,10 @@ def multiplied(w_stages: torch.Tensor, x_stages: torch.Tensor, kind: torch.dtype
 
 
 def halves(tiles: Tiles, tile_rows: int, depth: int) -> torch.Tensor:
-    """The high parts of a weight, in rows one after the other: the latter half of a tile, in stages of 64 columns."""
-    stages = -(-depth // 128)
-    parts = tiles.parts.view(torch.float16).view(-1, 4 * stages, 8, tile_rows, 8)
-    return parts[:, 2 * stages :].permute(0, 3, 1, 2, 4).reshape(tiles.whole, -1)
+    """The high parts of a weight, in rows one after the other: a tile's last stages, of 64 columns each."""
+    stages = 2 * -(-depth // 128)
+    parts = tiles.parts.view(torch.float16).view(tiles.whole // tile_rows, -1, 8, tile_rows, 8)
+    return parts[:, -stages:].permute(0, 3, 1, 2, 4).reshape(tiles.whole, -1)
 
 
 @pytest.fixture

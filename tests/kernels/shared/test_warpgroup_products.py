@@ -8,7 +8,7 @@ from parts_contract import fictional
 from tunebench.kernels.gemm_scale_bn.model import ModelNew
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 
 INT8: Mapping[str, Value] = {"weight_parts": "int8", "split_threads": 512, "sum_stages": 128}
 VARIANTS: Mapping[str, tuple[str, Mapping[str, Value]]] = {
@@ -18,6 +18,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Value]]] = {
         "train",
         {**INT8, "weight_split": "beside", "statistics_in": "epilogue"},
     ),
+    "rounded": ("eval", {"weight_parts": "rounded", "split_threads": 512, "sum_stages": 0, "weight_split": "beside"}),
     "parts in fp16": ("eval", {**INT8, "weight_parts": "fp16", "weight_split": "beside"}),
 }
 
@@ -27,6 +28,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Value]]] = {
 def test_no_product_waits_for_the_one_before(name: str) -> None:
     mode, values = VARIANTS[name]
     problem = Problem({"rows": 4096, "in_features": 1024, "out_features": 8192}, "float32", {"mode": mode})
+    problem = problem.at(Accuracy.TF32)
     asked = {"product": "fused", "weight_parts": "none", "early_launches": True, **values}
     configuration = ModelNew.kernel.space.choose(asked, problem, fictional("sm_90"))
     build = NvrtcCompiler().compile(ModelNew.kernel.variant(configuration, problem, "sm_90"))

@@ -46,8 +46,9 @@ def verdict_on(
     reference = kernel.reference(cast("dict[str, int]", sizes), dtype)
     subject = Subject.prepare(kernel, factory, reference, Mode.EVAL, CPU, accuracy)
     assert subject.problem.accuracy is accuracy
-    # By the tolerance's own space: of what can never be as exact as eager the other one has nothing.
-    configuration = kernel.space.choose(values, subject.problem.at(Accuracy.TOLERANCE), CPU)
+    # Not by eager's own space: it has nothing that can never be as exact.
+    widest = Accuracy.TOLERANCE if accuracy is Accuracy.EAGER else accuracy
+    configuration = kernel.space.choose(values, subject.problem.at(widest), CPU)
     plan = build_plan(kernel, Configuration(configuration), subject.problem, CPU, compiler_for(CPU))
     gate = QuickGate(Model(cast(nn.Module, subject.model)), subject.oracle, Exemptions.of(kernel))
     return gate.check(pinned(subject.model, plan), StageLog())
@@ -96,6 +97,31 @@ def test_in_every_type_no_more_wrong_than_eager_is_in_it(write_kernel: WriteKern
 
 def test_products_are_rounded_once_in_half_types() -> None:
     assert verdict_on(ModelNew, Accuracy.EAGER, {"product": "fp32"}, SIZES, "bfloat16").passed
+
+
+def test_operands_rounded_to_fp16_are_held_to_what_the_reference_makes_of_them() -> None:
+    """No CPU multiplies in TF32, so that the reference is as exact as ever there, and only the tolerance is left."""
+    rounded: dict[str, Value] = {"product": "parts", "part_type": "fp16", "corrections": "none", "pieces": 1}
+    verdict = verdict_on(ModelNew, Accuracy.TF32, rounded, SIZES)
+    assert not verdict.passed and "allowed" in verdict.reason, verdict.reason
+    halves: dict[str, Value] = {"product": "parts", "part_type": "bf16", "corrections": "half", "pieces": 16}
+    verdict = verdict_on(ModelNew, Accuracy.TF32, halves, SIZES)
+    assert verdict.passed and any(stage.name == "accuracy" for stage in verdict.stages), verdict.reason
+
+
+@pytest.mark.parametrize("asked", [None, Accuracy.TF32])
+def test_the_accuracy_follows_the_program(asked: Accuracy | None) -> None:
+    assert Accuracy.under({}, asked) is Accuracy.TOLERANCE
+    assert Accuracy.under({"matmul": "tf32", "cudnn": "benchmark"}, asked) is Accuracy.TF32
+    assert Accuracy.under({"matmul": "bf16"}, asked) is Accuracy.TOLERANCE
+    assert all(Accuracy.under({"matmul": "tf32"}, one) is one for one in (Accuracy.EAGER, Accuracy.TOLERANCE))
+
+
+def test_what_passes_under_the_tolerance_passes_where_tf32_is_permitted() -> None:
+    cases = {"draw 1": figures(9e-5, 8e-5, 1e-6, 1e-7)}
+    assert not all(one.holds for one in exactness(cases, 1))
+    assert all(one.holds for one in exactness(cases, 1, passes=1e-4))
+    assert not all(one.holds for one in exactness({"draw 1": figures(1.1e-4, 8e-5, 1e-6, 1e-7)}, 1, passes=1e-4))
 
 
 Draw = Callable[[float, float], dict[str, ErrorFigures]]

@@ -25,6 +25,7 @@ from tunebench.tuner.gate.process_state import Watch, draws
 from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.truth import device_of_inputs
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import seed_generators
 from tunebench.tuner.scratch import share_scratch
 from tunebench.tuner.users_code import described, place_of
@@ -147,10 +148,10 @@ class Host:
         """Return the sizes, once models and inputs can be made at them."""
         return dict(self._source(sizes).resized(sizes).sizes)
 
-    def bounds(self, sizes: Sizes, mode: Mode) -> Mapping[str, float]:
+    def bounds(self, sizes: Sizes, mode: Mode, accuracy: Accuracy) -> Mapping[str, float]:
         """Return the errors that pass at these sizes, by the path of each part of the output."""
         source = self._source(sizes)
-        case = ask(source.model(mode), "its own sizes", source.inputs(1))
+        case = ask(source.model(mode), "its own sizes", source.inputs(1), accuracy=accuracy)
         return {path: expected.bound for path, expected in case.output.items()}
 
     def make(self, number: int, sizes: Sizes, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> None:

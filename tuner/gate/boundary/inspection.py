@@ -29,7 +29,7 @@ from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import NOT_ASKED
 from tunebench.tuner.scratch import scratch
 
-_SECONDS = 60.0
+_SECONDS = 180.0  # each process of a box builds a file's extensions anew
 _OPTIONS = ("--target-processes", "all", "--report-api-errors", "no", "--require-cuda-init", "no")
 """Options: watch what the file starts as well, and pass over errors by which CUDA answers some of torch's questions."""
 

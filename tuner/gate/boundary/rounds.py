@@ -109,7 +109,7 @@ class Truths:
         draw = random.SystemRandom()
         self.bases = [answers.source.inputs(draw.randrange(1 << 31)) for _ in range(_BASES)]
         self.steady = answers.oracle.steady
-        self._model = answers.original
+        self._model, self._accuracy = answers.original, answers.oracle.beside
         self._known: tuple[tuple[int, float], Case] | None = None
 
     def smallest_scale(self) -> float:
@@ -125,7 +125,8 @@ class Truths:
         if self._known is None or self._known[0] != values:
             base, scale = values
             self._model.reset(SENTINELS[0])
-            self._known = values, ask(self._model, "a timed call", scaled(self.bases[base], scale))
+            inputs = scaled(self.bases[base], scale)
+            self._known = values, ask(self._model, "a timed call", inputs, accuracy=self._accuracy)
         return self._known[1]
 
 

@@ -33,6 +33,7 @@ from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import IsolationError
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.scratch import scratch, scratch_folder
 from tunebench.tuner.users_code import ReportedError
 
@@ -299,9 +300,9 @@ class RemoteSource(Source):
         self.sandbox.revive()
         return True
 
-    def bounds(self, mode: Mode) -> Mapping[str, float]:
+    def bounds(self, mode: Mode, accuracy: Accuracy) -> Mapping[str, float]:
         """Return the errors that pass at these sizes, by the path of each part; nothing else leaves the process."""
-        bounds: Mapping[str, float] = self.sandbox.ask(Host.bounds, sizes=self.key, mode=mode)
+        bounds: Mapping[str, float] = self.sandbox.ask(Host.bounds, sizes=self.key, mode=mode, accuracy=accuracy)
         return bounds
 
 
