@@ -65,6 +65,7 @@ class Plan:
         self._seconds = None if seconds is None else max(0.0, seconds)
         self._clock = clock
         self._ends = float("inf") if seconds is None else clock() + seconds + SLACK_SECONDS
+        self._prepared = prepared
         self._finalists = finalists
         self._others = compiled * COMPILED_SECONDS + sanitized * SANITIZER_SECONDS
         self._trials: list[float] = []
@@ -85,7 +86,12 @@ class Plan:
     @property
     def searches(self) -> bool:
         """Whether another configuration is begun: it may lead, and be proven."""
-        return self._seconds is None or self.left >= self._after(self._seconds) + self.proof
+        return self.left >= self._after + self.proof
+
+    @property
+    def evaluation(self) -> float:
+        """Seconds that a configuration begun now may take: half of what is kept for afterwards is not for it."""
+        return max(0.0, self.left - self._after / 2)
 
     @property
     def proof(self) -> float:
@@ -108,6 +114,10 @@ class Plan:
         apart = ("compile",) if self._trials else ("compile", "wait")
         self._trials.append(sum(one for name, one in result.seconds.items() if name not in apart) - full)
 
+    def lose_worker(self) -> None:
+        """Keep the time for another worker, since one was killed with what it evaluated."""
+        self._ends -= self._prepared
+
     def has_room(self, seconds: float) -> bool:
         """Whether something that takes so long leaves the rounds and the last check their time."""
         return self.left >= seconds + self.rounds + self.last_check
@@ -123,9 +133,11 @@ class Plan:
             return None
         return min(most_seconds(), max(0.0, self.left - self.last_check - _ROUNDS_SECONDS))
 
-    def _after(self, seconds: float) -> float:
+    @property
+    def _after(self) -> float:
+        """Seconds that are kept for what comes after the search."""
         after = self._finalists * self.proof + self._others + self.rounds + self.last_check
-        return min(after, AFTER * seconds)
+        return 0.0 if self._seconds is None else min(after, AFTER * self._seconds)
 
 
 def _typical(seconds: Sequence[float]) -> float:

@@ -99,6 +99,7 @@ class Progress:
         last: the result that was just recorded; None at the start, and where nothing was.
         phase: None while it searches.
         phase_seconds: the longest that the phase may take; None where nothing bounds it.
+        limit: seconds until the run is over, whatever is done by then.
         lost: see `Outcome`.
     """
 
@@ -111,6 +112,7 @@ class Progress:
     last: TrialResult | None
     phase: Phase | None = None
     phase_seconds: float | None = None
+    limit: float = math.inf
     lost: tuple[str, ...] = ()
 
     @property
@@ -125,8 +127,8 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the planned trials are done, at this run's rate."""
-        return (self.planned - self.done) / self.per_second if self.per_second else None
+        """Until the planned trials are done, at this run's rate, or the run is over."""
+        return min((self.planned - self.done) / self.per_second, self.limit) if self.per_second else None
 
 
 @dataclass(frozen=True)
@@ -339,7 +341,7 @@ class StudyRun:
         ranked = self._ranked()
         last = 1 if self._plan.is_limited else FINALISTS
         full = len(ranked) >= last and self._objective is Objective.TIME
-        seconds = max(0.0, self._plan.left) if ranked and self._plan.is_limited else None
+        seconds = self._plan.evaluation if ranked and self._plan.is_limited else None
         return Leaders(ranked[0] if ranked else None, ranked[last - 1].median_ms if full else None, seconds)
 
     def _ask(self) -> _InFlight | None:
@@ -398,6 +400,7 @@ class StudyRun:
         try:
             result = self._result_of(flight.configuration, flight.building, flight.evaluation)
         except OutOfTimeError:
+            self._plan.lose_worker()
             self._flying.remove(flight)
             self._study.tell(flight.trial, state=TrialState.FAIL)
             return None
@@ -590,6 +593,7 @@ class StudyRun:
             best_ms=ranked[0].median_ms if ranked else None,
             default_ms=self._default_ms(),
             last=last,
+            limit=max(0.0, self._plan.left),
             lost=tuple(self._executor.lost),
         )
 

@@ -71,7 +71,7 @@ def confirm(
     for call in contenders.values():
         clock.warm_up(call)
     for _ in range(2):
-        control.settle()
+        control.settle(deadline - time.monotonic())
         rounds = _Rounds(contenders, clock, control, deadline)
         for look in LOOKS:
             samples = rounds.until(look)
@@ -133,7 +133,7 @@ class _Rounds:
             if not self._control.steady() and self._turned_back < MOST_TURNED_BACK:
                 self._turned_back += 1
                 del self._rounds[certain:]
-                self._control.settle()
+                self._control.settle(self._deadline - time.monotonic())
             certain = len(self._rounds)
         return {name: tuple(one[name] for one in self._rounds if name in one) for name in self._calls}
 

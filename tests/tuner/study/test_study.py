@@ -19,6 +19,7 @@ from tunebench.tuner.build import Build
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import OutOfTimeError
 from tunebench.tuner.gate.battery import of_full_battery, proven
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
@@ -347,13 +348,17 @@ class Costly(TableEvaluator):
 
     prepared: ClassVar[Mapping[Activity, float]] = {Activity.WORKER: 0.75}
 
-    def __init__(self, *table: Any) -> None:
+    def __init__(self, *table: Any, hangs: bool = False) -> None:
         super().__init__(*table)
+        self.hangs = hangs
         self.now = 100.0
         self.limits: list[Limits] = []
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         result = super().evaluate(configuration, build, leaders)
+        if leaders.seconds is not None and self.hangs:
+            self.now += leaders.seconds
+            raise OutOfTimeError("killed")
         assert result.verdict is not None and result.measurement is not None
         leads = leaders.finalist_ms is None or result.measurement.median_ms < leaders.finalist_ms
         stages = [replace(stage, seconds=0.05) for stage in result.verdict.stages if leads or stage.name == "values"]
@@ -373,11 +378,13 @@ class Costly(TableEvaluator):
         return super().compare(finalists, default, leader, limits)
 
 
-def limited(factory: type[TunedModule], log: MemoryLog, budget: Budget) -> tuple[Outcome, Costly, float]:
+def limited(
+    factory: type[TunedModule], log: MemoryLog, budget: Budget, *, hangs: bool = False
+) -> tuple[Outcome, Costly, float]:
     """A study of so many seconds; what it ran on, and when its search was over."""
     space = factory.kernel.space.enumerate(PROBLEM, CPU)
     steps = [step.name for step in ALL if of_full_battery(step.name)]
-    evaluator = Costly(lambda one: 1 + space.require(one) * 7 % 33 / 33, PROBLEM, steps)
+    evaluator = Costly(lambda one: 1 + space.require(one) * 7 % 33 / 33, PROBLEM, steps, hangs=hangs)
     searched: list[float] = []
 
     def report(progress: Progress) -> None:
@@ -422,3 +429,11 @@ def test_what_there_is_no_time_for_is_said_and_asked_by_a_run_without_a_limit(wr
     # No time at all is enough for the first configuration, which is not confirmed then.
     outcome, _, _ = limited(factory, MemoryLog(), Budget(1000, -1.0))
     assert (outcome.trials, outcome.comparison, outcome.unasked) == (1, None, ("the final rounds",))
+
+
+def test_what_hangs_takes_no_more_than_its_share_of_a_study(write_kernel: WriteKernel) -> None:
+    """Whatever comes after the first configuration: another worker is begun, and there is time for the rounds."""
+    outcome, evaluator, _ = limited(write_kernel(), MemoryLog(), Budget(1000, 10.0), hangs=True)
+    restart = sum(evaluator.prepared.values())
+    assert outcome.trials == 1 and outcome.comparison is not None
+    assert outcome.seconds + restart <= 10.0 + SLACK_SECONDS
