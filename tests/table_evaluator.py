@@ -23,7 +23,7 @@ from tunebench.tuner.result import (
     Verdict,
 )
 from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
+from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits
 from tunebench.tuner.timing.statistics import control_ratio, medians_of, speedup
 from tunebench.tuner.variant import Variant
 
@@ -85,9 +85,15 @@ class TableEvaluator:
         """See `LocalEvaluator.sanitize`."""
         return [Stage("sanitizer", True, 0.0) for _ in finalists]
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
+    def compare(
+        self,
+        finalists: Sequence[Finalist],
+        default: Finalist | None,
+        leader: Configuration,
+        limits: Limits = NO_LIMITS,
+    ) -> Comparison:
         """See `LocalEvaluator.compare`."""
-        del finalists
+        del finalists, limits
         best_ms = self._time_ms(leader)
         default_ms = self._time_ms(default[0]) if default else None
         times = {"reference": 2.0, "copy": 0.5, "best": best_ms, "default": default_ms}

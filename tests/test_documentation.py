@@ -30,8 +30,9 @@ from tunebench.db.exchange.files import import_file
 from tunebench.db.exchange.formats import format_named
 from tunebench.studies.faces.cli import app
 from tunebench.studies.faces.cli.reference import reference
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of, studies_in
-from tunebench.studies.tuning.tune import resolve, tune
+from tunebench.studies.tuning.tune import tune
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 

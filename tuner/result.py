@@ -372,6 +372,7 @@ class Comparison:
         environment: as a trial's.
         work: of one call; None where it was not recorded yet.
         energies_mj: of one call by contender, millijoules; those that were measured.
+        unasked: what the study had no time to ask of its finalists and its winner.
     """
 
     best: Configuration
@@ -384,6 +385,7 @@ class Comparison:
     environment: Environment | None = None
     work: Work | None = None
     energies_mj: Mapping[str, float] = field(default_factory=dict)
+    unasked: tuple[str, ...] = ()
 
     @property
     def trusted(self) -> bool:

@@ -93,6 +93,7 @@ class RecordedComparison:
     Attributes:
         missing_baselines: those that were asked for and could not be timed, and why; None where there were none.
         work: of one call, by the kernel's account at that time; None where it was not recorded yet.
+        unasked: what the study had no time for; None where there was nothing.
     """
 
     environment: Environment
@@ -102,6 +103,7 @@ class RecordedComparison:
     missing_baselines: Mapping[Baseline, str] | None = None
     conditions: Conditions = field(default=Conditions())
     work: Work | None = None
+    unasked: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not all(0 < one.low <= one.value <= one.high for one in self.speed_ups.values()):
@@ -121,6 +123,7 @@ class RecordedComparison:
             missing_baselines=comparison.missing or None,
             conditions=comparison.conditions,
             work=comparison.work,
+            unasked=comparison.unasked or None,
         )
 
     def won_by(self, best: Configuration) -> Comparison:
@@ -136,6 +139,7 @@ class RecordedComparison:
             conditions=self.conditions,
             work=self.work,
             energies_mj={name: one.energy_mj for name, one in self.contenders.items() if one.energy_mj is not None},
+            unasked=self.unasked or (),
         )
 
 

@@ -46,7 +46,7 @@ class Rules:
 
     Attributes:
         wait: whether a call waits while its kernel is built.
-        seconds: of the search, for each problem that the policy `tune` tunes.
+        seconds: of the whole study of each problem that the policy `tune` tunes.
     """
 
     policy: Policy | None = None
@@ -91,7 +91,7 @@ def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, 
         policy: None leaves it as it is.
         wait: whether a call waits while its kernel is built; otherwise, as at first, the reference's operations serve
             meanwhile. None leaves it as it is.
-        seconds: of the search, for each problem that the policy `tune` tunes; at first 30. None leaves it as it is.
+        seconds: of the whole study of each problem that the policy `tune` tunes; at first 30. None leaves it as it is.
 
     Raises:
         ValueError: there is no policy of that name, or no time to tune in.
@@ -176,5 +176,5 @@ def waits_for_builds(own: bool | None) -> bool:
 
 
 def seconds_to_tune() -> float:
-    """Return how many seconds a study of a problem may search that a call tunes."""
+    """Return how many seconds a study of a problem may take that a call tunes."""
     return of_block().seconds or of_program.seconds or math.inf

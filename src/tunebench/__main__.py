@@ -5,18 +5,24 @@ Whatever takes time is imported late, so that a signal is answered from the star
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
 _ENDINGS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal is gone"}
 
-_INTERRUPTED = 130
-"""As `tunebench.studies.faces.cli.run` has it, which may not be imported yet."""
+_WITH_WORKERS = ("tune", "sweep", "confirm")
+"""Commands whose workers' server begins before anything else does: it takes longest to get ready."""
+
+_GARBAGE_AFTER = 100_000
+"""Number of new objects after which Python looks for garbage: imports make many and drop few."""
+
+_INTERRUPTED = 128 + signal.SIGINT
 
 _received = signal.SIGINT
 
@@ -44,8 +50,10 @@ def run_here(first: Callable[[], None]) -> int:
     for number in _ENDINGS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under nohup
             signal.signal(number, _answer)
+    gc.set_threshold(_GARBAGE_AFTER)
     try:
         first()
+        _begin(sys.argv[1:])
         from tunebench.studies.faces.cli.run import run
 
         code = run()
@@ -55,7 +63,23 @@ def run_here(first: Callable[[], None]) -> int:
         signal.signal(number, signal.SIG_IGN)  # nothing is left to end
     if code == _INTERRUPTED:
         code = _tell(_received)
+    gc.freeze()  # what torch has made goes with the process: to look through it at the end takes most of a second
     return code
+
+
+def _begin(arguments: Sequence[str]) -> None:
+    """Start the server of a command's workers; where that fails, the command says so when it needs it.
+
+    A stream that is closed is the command's to open before anything else takes its number.
+    """
+    is_closed = None in (sys.stdin, sys.stdout, sys.stderr)
+    if arguments and arguments[0] in _WITH_WORKERS and "--help" not in arguments and not is_closed:
+        from tunebench.studies.tuning import PRELOAD
+        from tunebench.tuner.errors import TunebenchError
+        from tunebench.tuner.isolation import start_forkserver
+
+        with suppress(TunebenchError, OSError):
+            start_forkserver(PRELOAD)
 
 
 def _answer(number: int, frame: FrameType | None) -> None:

@@ -16,9 +16,9 @@ from tunebench.kernels.runtime.registry import is_kernel_file, load_model
 from tunebench.studies.checking.compare_files import File, FileQuestion, compare_files
 from tunebench.studies.checking.compare_report import CompareReport
 from tunebench.studies.request.options import Declaration
+from tunebench.studies.tuning.resolved import make_evaluator, resolve
 from tunebench.studies.tuning.study_file import StudyRequest, make_request
 from tunebench.studies.tuning.targets import find_target, kernel_of, sizes_of
-from tunebench.studies.tuning.tune import make_evaluator, resolve
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device
@@ -33,7 +33,7 @@ from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.reference import require_dtype
 from tunebench.tuner.settings import Setting, in_force, parse_settings, require_settings, settings_of
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
-from tunebench.tuner.timing.confirm import longest_seconds
+from tunebench.tuner.timing.confirm import most_seconds
 
 REFERENCE = "reference"
 DEFAULT = "default"
@@ -193,7 +193,7 @@ def compare(question: KernelQuestion | FileQuestion) -> CompareReport:
         UserError: the question was wrong.
         WorkerError: what was compared killed its process, or hung.
     """
-    seconds = SECONDS + longest_seconds()
+    seconds = SECONDS + most_seconds()
     start_forkserver([__name__])
     named = question.device if isinstance(question, FileQuestion) else question.request.device
     try:

@@ -19,7 +19,7 @@ from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.checking.compare import REFERENCE, KernelQuestion, finalist_of, question_of
 from tunebench.studies.display.report.rates import Ceilings, Resources, ceilings, resources, share_words
 from tunebench.studies.display.report.style import decimal_unit, number, time_unit
-from tunebench.studies.tuning.tune import make_evaluator
+from tunebench.studies.tuning.resolved import make_evaluator
 from tunebench.tuner.device import find_device
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import TunebenchError, UserError

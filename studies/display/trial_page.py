@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from tunebench.db.queries.one_trial import TrialDetails, WonComparison
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.display.tables import row_values, speedup_values, values_of
-from tunebench.studies.display.terminal import print_facts, print_table, printable
+from tunebench.studies.display.terminal import print_facts, print_line, print_table, printable
 from tunebench.tuner.build import BuildRecord
 from tunebench.tuner.result import Conditions, Decision, Measurement, Verdict
 from tunebench.tuner.settings import described
@@ -69,7 +69,7 @@ def detail_values(details: TrialDetails, *, source: CurrentSource | None = None)
 def _comparison_values(won: WonComparison) -> dict[str, object]:
     comparison = won.comparison
     speedups = speedup_values(comparison)
-    names = ("medians_ms", "samples_ms", "control", "conclusive", "conditions", "missing", "energies_mj")
+    names = ("medians_ms", "samples_ms", "control", "conclusive", "conditions", "missing", "energies_mj", "unasked")
     return values_of(won, "concluded_at", "environment") | values_of(comparison, *names, speedups=speedups)
 
 
@@ -194,6 +194,8 @@ def _print_comparison(won: WonComparison) -> None:
     title = f"{deed} at {won.concluded_at.isoformat(timespec='seconds')}, torch {environment.torch}"
     title += f", driver {environment.driver}" if environment.driver else ""
     print_table(("contender", "median", "rounds", "times slower than the best", "the best is"), rows, title)
+    if comparison.unasked:
+        print_line(f"not asked: no time was left for {'; '.join(comparison.unasked)}")
     if comparison.control is not None:
         said = {Decision.TIE: "a tie, as it must", Decision.INCONCLUSIVE: "too wide to tell"}.get(
             comparison.control.decision, f"{comparison.control.decision}: these rounds decide nothing"

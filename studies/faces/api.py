@@ -287,7 +287,7 @@ def tune(
         TunebenchError: the studies cannot go on; what was done is recorded, and the same call goes on.
     """
     from tunebench.studies.tuning.progress import StudyDisplay
-    from tunebench.studies.tuning.tune import resolve
+    from tunebench.studies.tuning.resolved import resolve
     from tunebench.studies.tuning.tune import tune as run_studies
 
     resolved = resolve(request_of(str(kernel), given(StudyRequest, options)))

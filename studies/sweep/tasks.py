@@ -14,8 +14,9 @@ from tunebench.db.queries.studies import conclusion
 from tunebench.db.queries.warm_start import begun_study
 from tunebench.kernels.runtime.registry import place_of
 from tunebench.studies.tuning.for_problem import problem_of
+from tunebench.studies.tuning.resolved import Resolved, resolve
 from tunebench.studies.tuning.study_file import PlaceRequest, StudyRequest, make_request, read_study_files
-from tunebench.studies.tuning.tune import Resolved, describe_study, resolve
+from tunebench.studies.tuning.tune import describe_study
 from tunebench.tuner.device import Device
 from tunebench.tuner.environment import versions_here
 from tunebench.tuner.errors import UserError

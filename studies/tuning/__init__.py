@@ -1,1 +1,8 @@
 """Studies: their files, what they tune and on which workers, how they run, and what is built of their results ahead."""
+
+from __future__ import annotations
+
+from tunebench.tuner.isolation import TRACER
+
+PRELOAD = (f"{__name__}.resolved", TRACER)
+"""Modules that worker processes need, imported once by the server that they are forked from."""

@@ -14,8 +14,9 @@ from tunebench.db.queries.misses import misses
 from tunebench.db.queries.rows import MissRow
 from tunebench.kernels.runtime.registry import kernel_names, load_model, of_current_kernels, target_of
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.tuning.resolved import Resolved, resolve
 from tunebench.studies.tuning.study_file import make_request
-from tunebench.studies.tuning.tune import Resolved, resolve, tune
+from tunebench.studies.tuning.tune import tune
 from tunebench.tuner.device import Device, find_devices
 from tunebench.tuner.errors import KernelFolderError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.kernel import Kernel, Mode
@@ -36,7 +37,7 @@ def tune_problem(kernel: Kernel, problem: Problem, device: Device, seconds: floa
     """Run a study of one problem, recorded in the user's own database.
 
     Args:
-        seconds: of the search; starting it and the final comparison come on top.
+        seconds: of the study, its final comparison included.
 
     Raises:
         TunebenchError: it cannot be tuned.

@@ -12,8 +12,8 @@ from typing import Any, cast
 from tunebench.kernels.runtime.installed import installed_names
 from tunebench.kernels.runtime.registry import is_kernel_file, kernel_names, load_model, place_of
 from tunebench.studies.display.tables import values_of
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import StudyRequest
-from tunebench.studies.tuning.tune import resolve
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.isolation import start_forkserver

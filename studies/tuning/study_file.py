@@ -78,8 +78,8 @@ class SweepRequest(PlaceRequest):
     trials: Annotated[int, Field(ge=1, le=LARGEST)] = 100
     """Trials of each study, those of earlier runs included. Default: 100."""
     seconds: Annotated[float | None, Field(ge=0.001, le=LONGEST)] = None
-    """Seconds that each study's search may take. What is evaluated then has half as long again, at least 5 s, and is
-    let go of unless nothing right is known. Default: no limit."""
+    """Seconds for a kernel's problem in all, its modes together: from the command's start to the winner's last check.
+    What there is no time to ask is said, and 'confirm' asks it. Default: no limit."""
     settings: Settings = None
 
 

@@ -91,6 +91,11 @@ def _notes(report: StudyReport, *, verbose: bool) -> Iterator[tuple[str, str]]:
         yield "sanitizer", f"compute-sanitizer on the finalists: {outcome.sanitizer}"
     if outcome.confirmed:
         yield "the winner", outcome.confirmed
+    if outcome.unasked:
+        yield (
+            "not asked",
+            f"no time was left for {'; '.join(outcome.unasked)}: 'tunebench confirm {report.study}' asks it",
+        )
     for text in outcome.lost:
         yield "lost", f"went on without {text}"
     if report.warm_starts:
@@ -143,7 +148,7 @@ def _spent(spent: Spent, *, verbose: bool) -> str:
 def report_values(report: StudyReport) -> dict[str, object]:
     """A study's report as plain values for `--json`."""
     outcome, comparison = report.outcome, report.outcome.comparison
-    figures = ("trials", "counts", "refusals", "ending", "proven", "seconds", "lost")
+    figures = ("trials", "counts", "refusals", "ending", "proven", "unasked", "seconds", "lost")
     concluded = ("best", "medians_ms", "missing", "trusted", "conclusive")
     return {
         **values_of(report, "kernel", "study", "problem", gpu_refusal=report.gpu_refusal or None),

@@ -12,10 +12,12 @@ from pathlib import Path
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.one_trial import TrialDetails, trial_details
 from tunebench.db.queries.studies import studies
+from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.studies.tuning.for_problem import UnfitProblemError, resolve_problem, sizes_for
+from tunebench.studies.tuning.resolved import Resolved
 from tunebench.studies.tuning.study_file import StudyRequest, make_request, request_of
-from tunebench.studies.tuning.tune import Resolved, describe_study
+from tunebench.studies.tuning.tune import describe_study
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.files import is_written_by
@@ -87,6 +89,23 @@ def resolve_trial(number: int, options: Mapping[str, object], database: str | Pa
         if was != now:
             raise UserError(f"trial {number} is of another {what} than this would tune: use the command that tuned it")
     return resolved
+
+
+def resolve_study(number: int, options: Mapping[str, object], database: str | Path | None = None) -> Resolved:
+    """A study to take the final rounds of, with everything that it asks of finalists.
+
+    Args:
+        options: keys of a study file.
+        database: where it is; None for the default.
+
+    Raises:
+        UserError: there is no such study with trials; or see `resolve_trial`.
+    """
+    with open_database(database, read_only=True) as opened:
+        (newest, *_) = [*trials(opened, study_id=number, limit=1), None]
+    if newest is None:
+        raise UserError(f"there is no study {number} with trials here: 'tunebench studies' lists them")
+    return resolve_trial(newest.trial_id, options, database)
 
 
 def kernel_of(details: TrialDetails) -> str:

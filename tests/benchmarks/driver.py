@@ -36,7 +36,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.space import SearchSpace, Tunable
-from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
+from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.study import Budget, Progress, StudyRun
 
@@ -63,7 +63,13 @@ class Answers:
         del finalists
         raise KeyboardInterrupt
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
+    def compare(
+        self,
+        finalists: Sequence[Finalist],
+        default: Finalist | None,
+        leader: Configuration,
+        limits: Limits = NO_LIMITS,
+    ) -> Comparison:
         """See `LocalEvaluator.compare`."""
         raise NotImplementedError
 

@@ -23,8 +23,8 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from tunebench.studies.tuning.resolved import make_evaluator, resolve
 from tunebench.studies.tuning.study_file import make_request
-from tunebench.studies.tuning.tune import make_evaluator, resolve
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode

@@ -344,8 +344,9 @@ def crashes_command(variants: Annotated[int, typer.Option(min=10, help="Configur
 
 def _crash_study(folder: Path, variants: int, crash: str) -> dict[str, Any]:
     """Seconds of a study, crashes, and what a worker's restart took on average."""
+    from tunebench.studies.tuning.resolved import resolve
     from tunebench.studies.tuning.study_file import request_of
-    from tunebench.studies.tuning.tune import resolve, tune
+    from tunebench.studies.tuning.tune import tune
     from tunebench.tuner.result import TrialStatus
 
     kernel = folder / ("crashing" if crash else "clean") / "weigh"

@@ -40,8 +40,9 @@ from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.tuning.for_problem import problem_of
 from tunebench.studies.tuning.on_this_machine import Lane, lanes_of
+from tunebench.studies.tuning.resolved import Resolved, resolve
 from tunebench.studies.tuning.study_file import request_of
-from tunebench.studies.tuning.tune import Announcement, Resolved, resolve, tune
+from tunebench.studies.tuning.tune import Announcement, tune
 from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.study.study import Progress

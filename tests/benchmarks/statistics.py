@@ -1,9 +1,10 @@
 """What the timing protocol decides where the truth is known: `python -m tests.benchmarks.statistics`.
 
-The protocol's own code (`tuner/confirm.py`: rounds, stop, control, decision) runs on a simulated clock. A call's time
-is its true time × noise × drift; the noise is independent from sample to sample, the drift is shared by all calls and
-moves slowly, as clocks and temperature do. A simulated run is right where it says `faster` or `slower` of kernels that
-differ by more than 1 %, `tie` of others, and `inconclusive` where rounds cannot tell; it never says the opposite.
+The protocol's own code (`tuner/timing/confirm.py`: rounds, stop, control, decision) runs on a simulated clock. A
+call's time is its true time × noise × drift; the noise is independent from sample to sample, the drift is shared by all
+calls and moves slowly, as clocks and temperature do. A simulated run is right where it says `faster` or `slower` of
+kernels that differ by more than 1 %, `tie` of others, and `inconclusive` where rounds cannot tell; it never says the
+opposite.
 """
 
 from __future__ import annotations

@@ -187,6 +187,7 @@ def comparison(number: int, over_reference: float = 2.0, *, with_default: bool =
         samples_ms=samples,
         speedups=speedups,
         missing={Baseline.COMPILED: "torch.compile: no compiler, 'g++' [0m\n"},
+        unasked=("the winner across the gate's boundary", "compute-sanitizer on the finalists"),
         control=control_ratio(samples, "default" if with_default else "reference"),
         conditions=CONDITIONS,
         work=Work(bytes=4096, operations=1024),

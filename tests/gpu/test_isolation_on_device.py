@@ -9,8 +9,9 @@ from sample_kernel import WriteKernel
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
+from tunebench.studies.tuning.resolved import make_evaluator, resolve
 from tunebench.studies.tuning.study_file import request_of
-from tunebench.studies.tuning.tune import make_evaluator, resolve, tune
+from tunebench.studies.tuning.tune import tune
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
-from tunebench.studies.tuning.tune import resolve, tune
+from tunebench.studies.tuning.tune import tune
 from tunebench.tuner.errors import TunebenchError
 
 

@@ -53,11 +53,11 @@ from tunebench.tuner.result import (
 )
 from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.history import PastTrial
-from tunebench.tuner.timing.confirm import SURE, confirm, tells, winner_of
+from tunebench.tuner.timing.confirm import Standing, confirm, standing_of, tells
 from tunebench.tuner.timing.energy import counter_of, energy_mj
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
 from tunebench.tuner.timing.roofline import floor_ms
-from tunebench.tuner.timing.statistics import CONFIDENCE, Samples, control_ratio, medians_of, speedup
+from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
 from tunebench.tuner.users_code import UsersCodeError, told, users_code
 
@@ -174,6 +174,22 @@ class Leaders:
 NOBODY = Leaders()
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the final rounds where time is short.
+
+    Attributes:
+        seconds: of all rounds; None for `most_seconds()`.
+        compiled: there is time for torch to compile the reference, where that is asked for.
+    """
+
+    seconds: float | None = None
+    compiled: bool = True
+
+
+NO_LIMITS = Limits()
+
+
 class LocalEvaluator:
     """Evaluates in this process; a variant that crashes takes the process with it.
 
@@ -288,7 +304,13 @@ class LocalEvaluator:
         except Exception as error:
             raise UsersCodeError(told(error, "the forward fails", self._subject.kernel.folder)) from error
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
+    def compare(
+        self,
+        finalists: Sequence[Finalist],
+        default: Finalist | None,
+        leader: Configuration,
+        limits: Limits = NO_LIMITS,
+    ) -> Comparison:
         """Time the finalists and the baselines interleaved, and name the winner, as `confirm.py` decides.
 
         Args:
@@ -299,7 +321,7 @@ class LocalEvaluator:
         """
         candidates = {} if default is None else {Baseline.DEFAULT.value: self._plan(*default)}
         candidates |= {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
-        compiled, missing = self._compiled_call()
+        compiled, missing = self._compiled_call(limits)
         baselines = {Baseline.REFERENCE: self._reference_call()} | compiled | self._copy_call()
         calls: dict[str, Call] = {baseline.value: call for baseline, call in baselines.items()}
         calls |= {name: self._pinned_call(plan) for name, plan in candidates.items()}
@@ -309,15 +331,22 @@ class LocalEvaluator:
             pivot, twin = Baseline.DEFAULT, self._pinned_call(candidates[Baseline.DEFAULT])
         leading = next(name for name, plan in candidates.items() if plan.configuration == leader)
 
-        def winner(samples: Samples, confidence: float = CONFIDENCE) -> tuple[str, bool]:
-            return winner_of(list(candidates), samples, pivot, leading, confidence)
+        def standing(samples: Samples) -> Standing:
+            return standing_of(list(candidates), samples, pivot, leading)
 
         with torch.no_grad(), kept_to(self._driving):
-            clock = pick_clock(self._clocks, list(calls.values()))
-            is_decided = lambda samples: winner(samples, SURE)[1]  # noqa: E731
-            samples = confirm(calls, pivot, twin, clock, self._control, is_decided=is_decided)
+            samples = confirm(
+                calls,
+                pivot,
+                twin,
+                pick_clock(self._clocks, list(calls.values())),
+                self._control,
+                limits.seconds,
+                is_decided=lambda samples: standing(samples).is_decided,
+                leaving=lambda samples: standing(samples).out,
+            )
         self._subject.model.pin(None)
-        best, _ = winner(samples)
+        best = standing(samples).best
         objective = self._subject.problem.objective
         energies: Mapping[str, float] = {}
         if objective is not Objective.TIME:  # half a second each, which nobody else is to wait for
@@ -427,10 +456,12 @@ class LocalEvaluator:
         stage = Stage("roofline", False, time.perf_counter() - started, reason)
         return verdict.refused_by(stage)
 
-    def _compiled_call(self) -> tuple[dict[Baseline, Call], dict[Baseline, str]]:
+    def _compiled_call(self, limits: Limits) -> tuple[dict[Baseline, Call], dict[Baseline, str]]:
         """The reference under torch.compile where it is asked for, or why it is missing."""
         if not self._compiled:
             return {}, {}
+        if not limits.compiled:
+            return {}, {Baseline.COMPILED: "there was no time to compile it"}
         try:
             torch.compiler.reset()  # what was compiled for the problems before
             compiled = compile_reference(self._subject.reference, self._inputs)

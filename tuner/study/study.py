@@ -19,27 +19,29 @@ import optuna
 from optuna.trial import TrialState
 
 from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.errors import CompileError, CompileTimeoutError, OutOfTimeError, WorkerError
 from tunebench.tuner.gate.battery import proven
+from tunebench.tuner.gate.sanitizer import find_sanitizer
 from tunebench.tuner.problem import Objective
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted, past_trial
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.account import Account, Activity
-from tunebench.tuner.study.evaluate import Finalist, Leaders
+from tunebench.tuner.study.evaluate import Finalist, Leaders, Limits
 from tunebench.tuner.study.executor import Building, Executor
 from tunebench.tuner.study.history import PastTrial, TrialLog
 from tunebench.tuner.study.pending import Pending
-from tunebench.tuner.timing.confirm import longest_seconds
+from tunebench.tuner.study.plan import COMPILED_SECONDS, SANITIZER_SECONDS, Plan
+from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.users_code import UsersCodeError
 
 FINALISTS = 5
 """Number of the best screened configurations that are timed again, interleaved."""
 
-_LONGER = 0.5
-_LEAST_LONGER_SECONDS = 5.0
-"""Extra time for evaluations under way when a study's time is over: this share of it, and at least so many seconds."""
+_BASELINES = 3
+"""The reference, a copy and the default's second copy take part in the final rounds too."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -50,14 +52,16 @@ class Budget:
 
     Attributes:
         trials: in all, those of earlier runs and of other processes included; each process may be evaluating one more.
-        seconds: of this run, before the final rounds; None for no limit. What is being evaluated then may take half as
-            long again, or five seconds, and is let go of unless nothing right has been found yet.
+        seconds: of this run, its final rounds and the winner's last check included; None for no limit. What there is no
+            time for is not asked, see `Outcome.unasked`. The first configuration has all the time that it needs.
         stop_early: end when the search has settled, see `PoolSampler.settled`.
+        compiled: the reference under torch.compile takes part in the final rounds.
     """
 
     trials: int
     seconds: float | None = None
     stop_early: bool = False
+    compiled: bool = False
 
 
 class Ending(enum.StrEnum):
@@ -95,6 +99,7 @@ class Progress:
         last: the result that was just recorded; None at the start, and where nothing was.
         phase: None while it searches.
         phase_seconds: the longest that the phase may take; None where nothing bounds it.
+        limit: seconds until the run is over, whatever is done by then.
         lost: see `Outcome`.
     """
 
@@ -107,6 +112,7 @@ class Progress:
     last: TrialResult | None
     phase: Phase | None = None
     phase_seconds: float | None = None
+    limit: float = math.inf
     lost: tuple[str, ...] = ()
 
     @property
@@ -121,8 +127,8 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the planned trials are done, at this run's rate."""
-        return (self.planned - self.done) / self.per_second if self.per_second else None
+        """Until the planned trials are done, at this run's rate, or the run is over."""
+        return min((self.planned - self.done) / self.per_second, self.limit) if self.per_second else None
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,7 @@ class Outcome:
         sanitizer: what compute-sanitizer was asked about the finalists, or why it was not; empty without finalists.
         default_ms: the default configuration's median among the trials; None where there is none.
         confirmed: what the winner was asked across the gate's boundary, or why it was not; empty without a winner.
+        unasked: what there was no time for; `tunebench confirm` asks it.
         repeats: configurations that this run evaluated although another process had just recorded them; none, unless a
             claim was lost with the session of a server.
         lost: devices that this run could not go on with, and why; it went on with the others.
@@ -155,6 +162,7 @@ class Outcome:
     seconds: float
     default_ms: float | None = None
     confirmed: str = ""
+    unasked: tuple[str, ...] = ()
     repeats: int = 0
     lost: tuple[str, ...] = ()
 
@@ -176,6 +184,7 @@ class StudyRun:
         warm_starts: what to try after the default, before the strategy's own proposals.
         confirm: judges the winner once more; where it refuses, another finalist wins.
         account: is charged with what the run does.
+        clock: seconds since whenever.
     """
 
     def __init__(
@@ -187,8 +196,10 @@ class StudyRun:
         warm_starts: Sequence[WarmStart] = (),
         confirm: Callable[[Finalist], Stage] | None = None,
         account: Account | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._account = account or Account()
+        self._clock = clock
         self._executor = executor
         self._objective = executor.first.problem.objective
         self._confirm = confirm
@@ -207,7 +218,10 @@ class StudyRun:
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
         self._confirmed = ""
-        self._started = time.monotonic()
+        self._plan = Plan()
+        self._aside: set[Configuration] = set()
+        self._unasked: list[str] = []
+        self._started = self._clock()
 
     def run(self, budget: Budget, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
         """Go on until the budget is spent, the space is exhausted, or Ctrl-C; everything done is recorded.
@@ -216,7 +230,15 @@ class StudyRun:
             CompilerMissingError: the compiler went away.
             WorkerError: the evaluator cannot go on; everything done is recorded.
         """
-        self._started = time.monotonic()
+        self._started = self._clock()
+        self._plan = Plan(
+            budget.seconds,
+            sum(self._executor.first.prepared.values()),
+            finalists=FINALISTS,
+            compiled=budget.compiled,
+            sanitized=self._sanitizes,
+            clock=self._clock,
+        )
         already = len(self._past)
         comparison = None
         known = [self._space.find(one.configuration) for one in self._warm_starts]
@@ -232,7 +254,7 @@ class StudyRun:
                     replace(
                         self._progress(already, budget, None),
                         phase=phase,
-                        phase_seconds=longest_seconds() if phase is Phase.COMPARING else None,
+                        phase_seconds=min(most_seconds(), self._plan.left) if phase is Phase.COMPARING else None,
                     )
                 )
             )
@@ -251,7 +273,8 @@ class StudyRun:
             refusals=dict(self._refusals),
             sanitizer=self._sanitizer,
             confirmed=self._confirmed,
-            seconds=time.monotonic() - self._started,
+            unasked=tuple(self._unasked),
+            seconds=self._clock() - self._started,
             default_ms=self._default_ms(),
             repeats=self._repeats,
             lost=tuple(self._executor.lost),
@@ -282,7 +305,7 @@ class StudyRun:
 
     def _ending(self, budget: Budget) -> Ending | None:
         """Why nothing more is begun; None while there is no reason."""
-        if budget.seconds is not None and time.monotonic() - self._started >= budget.seconds:
+        if self._past and not self._plan.searches:
             return Ending.BUDGET
         if budget.stop_early and self._sampler.settled(self._study):
             return Ending.SETTLED
@@ -305,16 +328,21 @@ class StudyRun:
         room = min(free, budget.trials - len(self._past) - len(begun))
         waiting = [flight for flight in self._flying if flight.evaluation is None]
         for flight in waiting[: max(0, room)]:
-            leaders = replace(_leaders(self._ranked(), self._objective), seconds=self._seconds_left(budget))
             with self._account.phase(Activity.HANDOVER):
-                flight.evaluation = self._executor.begin(flight.configuration, flight.building, leaders)
+                flight.evaluation = self._executor.begin(flight.configuration, flight.building, self._leaders())
 
-    def _seconds_left(self, budget: Budget) -> float | None:
-        """Return the seconds that an evaluation begun now has; None for no limit, as where nothing right is known."""
-        if budget.seconds is None or not self._ranked():
-            return None
-        longer = max(_LEAST_LONGER_SECONDS, _LONGER * budget.seconds)
-        return max(0.0, budget.seconds - (time.monotonic() - self._started)) + longer
+    def _leaders(self) -> Leaders:
+        """Whatever is timed below the last finalist may be one, now or at the end; where there is room, everything may.
+
+        Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
+        back, so that what is no finalist when it is recorded never becomes one. Where time is short only what leads is
+        proven at once, and other finalists in the end, if there is time. Where energy counts, no time says that.
+        """
+        ranked = self._ranked()
+        last = 1 if self._plan.is_limited else FINALISTS
+        full = len(ranked) >= last and self._objective is Objective.TIME
+        seconds = self._plan.evaluation if ranked and self._plan.is_limited else None
+        return Leaders(ranked[0] if ranked else None, ranked[last - 1].median_ms if full else None, seconds)
 
     def _ask(self) -> _InFlight | None:
         """Claim and build what to evaluate next; None where nothing is left that no other process is at.
@@ -372,6 +400,7 @@ class StudyRun:
         try:
             result = self._result_of(flight.configuration, flight.building, flight.evaluation)
         except OutOfTimeError:
+            self._plan.lose_worker()
             self._flying.remove(flight)
             self._study.tell(flight.trial, state=TrialState.FAIL)
             return None
@@ -390,6 +419,7 @@ class StudyRun:
         if number > self._last + 1:
             self._learn(before=number)
         self._pending.learn(self._executor.slots, result.seconds)
+        self._plan.learn(result)
         self._past.append(PastTrial.of(number, result))
         self._tried.add(result.configuration)
         if not result.status.timed:
@@ -431,11 +461,12 @@ class StudyRun:
             if comparison is None:
                 return None
             if self._confirms(sane[comparison.best], report):
+                comparison = replace(comparison, unasked=tuple(self._unasked))
                 self._log.conclude(comparison)
                 return comparison
 
     def _compare(self, sane: dict[Configuration, Finalist], report: Callable[[Phase], None]) -> Comparison | None:
-        """Time the finalists again; None where there is none.
+        """Time the finalists again; None where there is none, or no time.
 
         Args:
             sane: finalists that stand, to which those that are asked now are added.
@@ -446,19 +477,31 @@ class StudyRun:
             finalists = [self._built(one.configuration) for one in unasked if self._proves(one)]
             sane |= {finalist.configuration: finalist for finalist in self._sane(finalists)}
         ranked = self._contenders()
+        if self._aside:
+            self._leave_out(f"the full battery of {len(self._aside)} finalists, which are not in the final rounds")
         contenders = [sane[trial.configuration] for trial in ranked]
         if not contenders:
             return None
         default = self._space[self._space.default]
         baseline = next((finalist for finalist in contenders if finalist.configuration == default), None)
+        leader = min(ranked, key=lambda trial: trial.cost(self._objective))
+        baselines = [ranked[-1].median_ms or 0.0] * _BASELINES
+        seconds = self._plan.round_seconds([*(trial.median_ms or 0.0 for trial in ranked), *baselines])
+        if seconds is None:
+            self._leave_out("the final rounds")
+            return None
         report(Phase.COMPARING)
         with self._account.phase(Activity.ROUNDS):
-            leader = min(ranked, key=lambda trial: trial.cost(self._objective)).configuration
-            return self._executor.first.compare([one for one in contenders if one is not baseline], baseline, leader)
+            others = [one for one in contenders if one is not baseline]
+            limits = Limits(seconds, compiled=self._plan.has_room(COMPILED_SECONDS))
+            return self._executor.first.compare(others, baseline, leader.configuration, limits)
 
     def _confirms(self, winner: Finalist, report: Callable[[Phase], None]) -> bool:
         """Whether the winner stands where its own code cannot reach; where not it is refused, and another one wins."""
         if self._confirm is None:
+            return True
+        if self._plan.left < self._plan.last_check:
+            self._leave_out("the winner across the gate's boundary")
             return True
         report(Phase.CONFIRMING)
         with self._account.phase(Activity.BOUNDARY):
@@ -468,19 +511,30 @@ class StudyRun:
         self._confirmed = stage.detail
         return stage.passed
 
+    def _leave_out(self, question: str) -> None:
+        """Note a question that there is no time for, once."""
+        if question not in self._unasked:
+            self._unasked.append(question)
+
     def _contenders(self) -> list[PastTrial]:
         """Return the trials to time again, the simplest first, and the default's last, where it is correct."""
         ranked = {trial.configuration: trial for trial in self._ranked()}
         default = self._space[self._space.default]
         finalists = self._space.simplest_first(list(ranked)[:FINALISTS])
         ordered = [one for one in finalists if one != default] + [default] * (default in ranked)
-        return [ranked[one] for one in ordered]
+        return [ranked[one] for one in ordered if one not in self._aside]
 
     def _proves(self, trial: PastTrial) -> bool:
-        """Whether a trial is proven; one that was no finalist when it was recorded is put through the battery now."""
+        """Whether a trial is proven; one that was not when it was recorded is put through the battery now.
+
+        Where there is no time for that, it is set aside.
+        """
         verdict = self._log.result(trial.number).verdict
         if verdict is not None and proven(verdict):
             return True
+        if not self._plan.has_room(self._plan.proof):
+            self._aside.add(trial.configuration)
+            return False
         configuration, building = trial.configuration, self._executor.build(trial.configuration)
         with self._account.phase(Activity.HANDOVER):
             again = self._result_of(configuration, building, self._executor.begin(configuration, building))
@@ -496,6 +550,9 @@ class StudyRun:
         """Return the finalists in which compute-sanitizer, where it is installed, finds nothing; refuse the others."""
         if not finalists:
             return []
+        if self._sanitizes and not self._plan.has_room(SANITIZER_SECONDS):
+            self._leave_out("compute-sanitizer on the finalists")
+            return list(finalists)
         with self._account.phase(Activity.SANITIZER):
             stages = self._executor.first.sanitize(finalists)
         for (configuration, _), stage in zip(finalists, stages, strict=True):
@@ -504,6 +561,10 @@ class StudyRun:
         asked = (stage.detail for stage in stages if stage.passed)
         self._sanitizer = next(asked, self._sanitizer or "nothing passed")
         return [finalist for finalist, stage in zip(finalists, stages, strict=True) if stage.passed]
+
+    @property
+    def _sanitizes(self) -> bool:
+        return self._executor.device.kind is DeviceKind.CUDA and find_sanitizer() is not None
 
     def _refuse(self, configuration: Configuration, stage: Stage) -> None:
         """Take a correct trial back."""
@@ -528,10 +589,11 @@ class StudyRun:
             done=len(self._past),
             planned=min(budget.trials, len(self._space)),
             here=len(self._past) - already,
-            seconds=time.monotonic() - self._started,
+            seconds=self._clock() - self._started,
             best_ms=ranked[0].median_ms if ranked else None,
             default_ms=self._default_ms(),
             last=last,
+            limit=max(0.0, self._plan.left),
             lost=tuple(self._executor.lost),
         )
 
@@ -551,14 +613,3 @@ class StudyRun:
         """Return the figure that the search minimises, of one trial; None where it was not measured."""
         cost = trial.cost(self._objective)
         return cost if math.isfinite(cost) else None
-
-
-def _leaders(ranked: Sequence[PastTrial], objective: Objective) -> Leaders:
-    """Whatever is timed below the last finalist may be one, now or at the end; where there is room, everything may.
-
-    Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
-    back, so that what is no finalist when it is recorded never becomes one. Where energy counts, no time says that.
-    """
-    full = len(ranked) >= FINALISTS and objective is Objective.TIME
-    finalist_ms = ranked[FINALISTS - 1].median_ms if full else None
-    return Leaders(ranked[0] if ranked else None, finalist_ms)

@@ -33,8 +33,8 @@ from tunebench.tuner.isolation import (
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
-from tunebench.tuner.timing.confirm import longest_seconds
+from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits, LocalEvaluator
+from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.watched import load_seconds
 
 Factory = Callable[[], LocalEvaluator]
@@ -207,15 +207,21 @@ class WorkerEvaluator:
         except DeathError as death:
             raise WorkerError(f"compute-sanitizer on the finalists failed: {death}") from death
 
-    def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
+    def compare(
+        self,
+        finalists: Sequence[Finalist],
+        default: Finalist | None,
+        leader: Configuration,
+        limits: Limits = NO_LIMITS,
+    ) -> Comparison:
         """See `LocalEvaluator.compare`.
 
         Raises:
             WorkerError: the worker died or hung.
         """
         try:
-            seconds = PREPARE_SECONDS + longest_seconds()
-            comparison = self._ask(seconds, LocalEvaluator.compare, list(finalists), default, leader)
+            seconds = PREPARE_SECONDS + most_seconds()
+            comparison = self._ask(seconds, LocalEvaluator.compare, list(finalists), default, leader, limits)
             return replace(comparison, environment=self._environment)
         except DeathError as death:
             raise WorkerError(f"the final comparison failed: {death}; the same command tries it again") from death

@@ -9,6 +9,7 @@ cache full of lines that the timed call has to write back.) On the CPU the cache
 from __future__ import annotations
 
 import abc
+import math
 import statistics
 import time
 import weakref
@@ -246,9 +247,9 @@ class Control:
         self._level_ms = 0.0
         self._last_ms = 0.0
 
-    def settle(self) -> None:
-        """Wait until the device is in a steady state, or for as long as the clock allows."""
-        deadline = time.monotonic() + self._clock.settle_seconds
+    def settle(self, longest: float = math.inf) -> None:
+        """Wait until the device is in a steady state, or for as long as the clock allows, or this many seconds."""
+        deadline = time.monotonic() + min(self._clock.settle_seconds, longest)
         medians: list[float] = []
         while len(medians) < 3 or (max(medians) > (1 + AGREEMENT) * min(medians) and time.monotonic() < deadline):
             medians = [*medians[-2:], self._median_ms()]

@@ -11,10 +11,16 @@ from itertools import accumulate
 from tunebench.tuner.result import CONTROL, Baseline, Ratio
 
 CONFIDENCE = 0.99
-"""Confidence of the intervals that decide."""
+"""Confidence of the intervals that decide, at whatever look the rounds end."""
+
+MOST_LOOKS = 10
+"""Number of times that the outcome of rounds is looked at; the error that `CONFIDENCE` allows is spread over them."""
+
+OF_A_LOOK = 1.0 - (1.0 - CONFIDENCE) / MOST_LOOKS
+"""Confidence of the intervals of one look: by Bonferroni's inequality all of them hold with `CONFIDENCE`."""
 
 Samples = Mapping[str, tuple[float, ...]]
-"""Milliseconds by contender; the n-th of each belong to the same round."""
+"""Milliseconds by contender; the n-th of each belong to the same round. Whoever has left has fewer."""
 
 
 def median_interval(samples: Iterable[float], confidence: float = 0.95) -> tuple[float, float, float]:
@@ -45,10 +51,14 @@ def samples_needed(confidence: float = 0.95) -> int:
     return 1 + math.ceil(math.log2(1.0 / (1.0 - confidence)))
 
 
-def speedup(of: Sequence[float], over: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-    """Return how many times faster `of` is than `over`: the median of per-round ratios over/of with its interval."""
-    value, low, high = median_interval([theirs / mine for mine, theirs in zip(of, over, strict=True)], confidence)
-    return Ratio(value, low, high, len(of), confidence)
+def speedup(of: Sequence[float], over: Sequence[float]) -> Ratio:
+    """Return how many times faster `of` is than `over`: the median of per-round ratios over/of with its interval.
+
+    The interval holds at all looks at the rounds together, see `OF_A_LOOK`. Rounds that only one took part in do not
+    count.
+    """
+    ratios = [theirs / mine for mine, theirs in zip(of, over, strict=False)]
+    return Ratio(*median_interval(ratios, OF_A_LOOK), len(ratios), CONFIDENCE)
 
 
 def control_ratio(samples: Samples, pivot: str) -> Ratio:

@@ -16,8 +16,8 @@ from typing import NamedTuple, Self
 from tunebench.kernels.runtime.selection import Tier, what_is_known
 from tunebench.studies.checking.regress.modules import modules_of
 from tunebench.studies.checking.regress.repository import Revision, Side
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import StudyRequest
-from tunebench.studies.tuning.tune import resolve
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device

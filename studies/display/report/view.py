@@ -174,6 +174,7 @@ def _notes(study: StudyData) -> tuple[str, ...]:
         notes.append("This study was not concluded: there is no comparison with the baselines yet.")
     if study.comparison is not None:
         notes += [f"Baseline {name} is missing: {reason}" for name, reason in study.comparison.missing.items()]
+        notes += [f"No time was left for {question}." for question in study.comparison.unasked]
     if len(study.environments) > 1:
         notes.append("The trials ran under more than one environment: see below before comparing their times.")
     return tuple(notes)

@@ -16,6 +16,7 @@ from tunebench.studies.faces.cli.bundle import bundle
 from tunebench.studies.faces.cli.check import check
 from tunebench.studies.faces.cli.command import Commands, ask
 from tunebench.studies.faces.cli.compare import compare
+from tunebench.studies.faces.cli.confirm import confirm
 from tunebench.studies.faces.cli.dashboard import dashboard
 from tunebench.studies.faces.cli.db import database_app
 from tunebench.studies.faces.cli.demo import demo
@@ -45,7 +46,7 @@ from tunebench.studies.faces.cli.tune import tune
 from tunebench.studies.faces.cli.warm import warm
 
 _GROUPS: Mapping[str, Sequence[Callable[..., None]]] = {
-    "Tune": (demo, new, tune, sweep, space, replay),
+    "Tune": (demo, new, tune, confirm, sweep, space, replay),
     "Check": (check, compare, bench, regress, doctor),
     "Use": (kernels, warm, bundle, misses, stop),
     "Ask": (best, studies, trials, show, explain, query, diff, report, dashboard),

@@ -24,9 +24,10 @@ def sweep(
     A study that has its final comparison is not run again, one that was interrupted goes on. Each begins with what won
     at the nearest problems. One that fails is passed over and told; the exit code is then 1.
     """
-    from tunebench.tuner.isolation import TRACER, start_forkserver
+    from tunebench.studies.tuning import PRELOAD
+    from tunebench.tuner.isolation import start_forkserver
 
-    start_forkserver(["tunebench.studies.tuning.tune", TRACER])  # it imports torch while this process does
+    start_forkserver(PRELOAD)  # it imports torch while this process does
 
     from rich.console import Console
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +15,9 @@ from tunebench.studies.request.completion import complete_kernel
 from tunebench.studies.request.text import MOST
 
 if TYPE_CHECKING:
-    from tunebench.studies.tuning.tune import Resolved, StudyReport
+    from tunebench.studies.tuning.progress import StudyDisplay
+    from tunebench.studies.tuning.resolved import Resolved
+    from tunebench.studies.tuning.tune import StudyReport
 
 _MOST_MISSES = 10
 
@@ -57,9 +59,10 @@ def tune(
     Every configuration is built, checked against the reference in float64 and timed; the best are timed again,
     interleaved with the reference and the default. Ctrl-C ends a study with everything recorded.
     """
-    from tunebench.tuner.isolation import TRACER, start_forkserver
+    from tunebench.studies.tuning import PRELOAD
+    from tunebench.tuner.isolation import start_forkserver
 
-    start_forkserver(["tunebench.studies.tuning.tune", TRACER])  # it imports torch while this process does
+    start_forkserver(PRELOAD)  # it imports torch while this process does
 
     from rich.console import Console
 
@@ -68,15 +71,10 @@ def tune(
     display = StudyDisplay(Console(stderr=True))
     display.starting(targets or ["misses"])
 
-    from tunebench.db.connection.database import open_database
+    from tunebench.studies.tuning.resolved import resolve
     from tunebench.studies.tuning.study_file import request_of
-    from tunebench.studies.tuning.summary import print_reports, report_values
     from tunebench.studies.tuning.targets import resolve_trial
-    from tunebench.studies.tuning.tune import resolve
-    from tunebench.studies.tuning.tune import tune as run_studies
     from tunebench.tuner.errors import UserError
-    from tunebench.tuner.study.account import seconds_of_process
-    from tunebench.tuner.study.study import Ending
 
     if limit is not None and not from_misses:
         raise UserError("--limit says how many of the misses to tune: give --from-misses too, or leave it out")
@@ -91,13 +89,40 @@ def tune(
         ]
     else:
         raise UserError("nothing to tune: name a kernel, a study file or a folder, or give --from-misses")
+    run_and_print(studies, display, db, verbose=verbose, as_json=as_json, passes_over=from_misses)
+
+
+def run_and_print(
+    studies: Sequence[Resolved],
+    display: StudyDisplay,
+    db: str | None,
+    *,
+    verbose: bool,
+    as_json: bool,
+    passes_over: bool = False,
+) -> None:
+    """Run studies and print what came of them.
+
+    Args:
+        passes_over: a study whose problem cannot be tuned is told and passed over.
+
+    Raises:
+        typer.Exit: one was interrupted, or has no right configuration.
+    """
+    from tunebench.db.connection.database import open_database
+    from tunebench.studies.tuning.summary import print_reports, report_values
+    from tunebench.studies.tuning.tune import tune as run_studies
+    from tunebench.tuner.errors import UserError
+    from tunebench.tuner.study.account import seconds_of_process
+    from tunebench.tuner.study.study import Ending
+
     reports: list[StudyReport] = []
     with open_database(db) as database, display:
         for study in studies:
             try:
                 reports += run_studies(study, database, display, 0.0 if reports else seconds_of_process())
             except UserError as error:
-                if not from_misses:
+                if not passes_over:
                     raise
                 _say(str(error))
             if reports and reports[-1].outcome.ending is Ending.INTERRUPTED:

@@ -129,6 +129,7 @@ class StudyAnswer(_Answer):
     refusals: Mapping[str, int]
     ending: str
     proven: bool
+    unasked: Sequence[str] = Field(description="What there was no time to ask; the command `confirm` asks it.")
     seconds: float
     best: Mapping[str, Value] | None
     medians_ms: Mapping[str, float] | None

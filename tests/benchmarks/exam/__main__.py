@@ -44,7 +44,7 @@ def main(
         "exam.json"
     ),
     seconds: Annotated[float, typer.Option(help="When nothing more is begun.")] = 480.0,
-    tune_seconds: Annotated[float, typer.Option(help="Of the search of each problem.")] = 20.0,
+    tune_seconds: Annotated[float, typer.Option(help="Of tuning each problem, in all.")] = 20.0,
     trials: Annotated[int, typer.Option(help="Of each problem, at most.")] = 40,
     bench_seconds: Annotated[float, typer.Option(help="Of timing each problem.")] = 2.0,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="With torch.compile, or without.")] = True,

@@ -31,7 +31,7 @@ STAGE_SECONDS = 90.0
 """The longest that tuning, timing or evaluating one problem may take."""
 
 _SHARE_OF_SECONDS = {"pointwise": 0.5, "rows": 0.6}
-"""Of the search, by class: variants without a product are compiled and timed sooner, and there are fewer of them."""
+"""Of the seconds, by class: variants without a product are compiled and timed sooner, and there are fewer of them."""
 
 _Made = TypeVar("_Made")
 
@@ -58,8 +58,8 @@ class Budget:
     """What one problem may take.
 
     Attributes:
-        tune_seconds, trials: of the search, whichever ends first. The first trial is the default, which goes through
-            the whole gate: on an H200 that alone takes five seconds.
+        tune_seconds, trials: of a study in all, whichever ends first. The first trial is the default, which goes
+            through the whole gate: on an H200 that alone takes five seconds.
         bench_seconds: of timing beside eager and torch.compile.
         compiled: whether torch.compile is among those timed, which takes ten seconds and more.
     """

@@ -44,7 +44,7 @@ def stored(name: str) -> str:
     return gzip.decompress((OLDER / name).read_bytes()).decode()
 
 
-LATER_FACTS = ("counters", "energy_mj", "launches", "work")
+LATER_FACTS = ("counters", "energy_mj", "launches", "unasked", "work")
 """Facts of a trial that came after revision 0009; of older trials there is none."""
 
 

@@ -24,8 +24,8 @@ from tunebench.kernels.runtime.shipped import (
     write_file,
 )
 from tunebench.studies.tuning.for_problem import problem_of, sizes_for
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import read_study_file
-from tunebench.studies.tuning.tune import resolve
 from tunebench.studies.writing.kernelbench import bench_problems
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, find_device

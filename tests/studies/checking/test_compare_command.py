@@ -10,8 +10,9 @@ from compared_files import BY_POINTER, FILE, LAZY, NEW, OTHER_CLOCK, WHEN_NOT_TI
 from sample_kernel import WriteKernel
 
 from tunebench.db.connection.database import open_database
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
-from tunebench.studies.tuning.tune import resolve, tune
+from tunebench.studies.tuning.tune import tune
 from tunebench.tuner.result import Decision
 
 

@@ -26,8 +26,9 @@ from tunebench.studies.display.report.gather import StudyData, gather
 from tunebench.studies.display.report.page import render, write
 from tunebench.studies.display.report.style import number, ratio_text, time_unit
 from tunebench.studies.display.report.tables import overview_table
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
-from tunebench.studies.tuning.tune import resolve, tune
+from tunebench.studies.tuning.tune import tune
 from tunebench.tuner.build import CompilerName
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device

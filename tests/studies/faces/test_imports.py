@@ -15,6 +15,7 @@ from sample_results import ENVIRONMENT, STUDY, correct
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import kernel_names, load_model
+from tunebench.studies.tuning import PRELOAD
 
 SLOW = {"torch", "numpy", "scipy", "optuna", "plotly", "alembic", "pebble", "pandas", "pyarrow"}
 """What reading results never needs."""
@@ -40,6 +41,28 @@ def test_the_process_that_has_files_checked_needs_no_torch() -> None:
     assert not modules_after("import tunebench.studies.checking.check, tunebench.studies.checking.script") & (
         SLOW - {"numpy"}
     )
+
+
+BEGUN = """
+from multiprocessing import forkserver
+from tunebench.__main__ import _begin
+server = lambda: vars(forkserver._forkserver)["_forkserver_pid"]
+for arguments in ([], ["best"], ["tune", "--help"]):
+    _begin(arguments)
+    assert server() is None, arguments
+_begin(["tune", "scalar_mul"])
+assert server() is not None
+"""
+
+
+def test_the_server_of_a_tunes_workers_begins_before_the_command_is_read() -> None:
+    assert not modules_after(BEGUN) & (SLOW | DATABASE | INTERFACE)
+
+
+@pytest.mark.slow
+def test_workers_need_neither_the_database_nor_what_prints() -> None:
+    preloaded = "".join(f"import {name}\n" for name in PRELOAD)
+    assert not modules_after(preloaded) & (DATABASE | {"typer", "click", "rich", "plotly", "jinja2"})
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from tunebench.studies.display.tables import eager_had
 from tunebench.studies.request.completion import complete_setting
 from tunebench.studies.sweep.tasks import studies_of
 from tunebench.studies.tuning.for_problem import resolve_problem
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import StudyRequest, read_study_files
-from tunebench.studies.tuning.tune import resolve
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.settings import under
 

@@ -94,7 +94,7 @@ def run(model: TunedModule, n: int) -> None:
 @pytest.mark.slow
 def test_a_problem_is_tuned_on_first_sight(write_kernel: WriteKernel) -> None:
     model = write_kernel(reference=SLOW_REFERENCE)()
-    with tunebench.use_policy("tune", seconds=4):
+    with tunebench.use_policy("tune", seconds=8):
         run(model, 100)
     (choice,) = model.choices.values()
     (row,) = tunebench.best(model.kernel.name, any_source=True)

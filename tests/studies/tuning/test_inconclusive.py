@@ -53,7 +53,7 @@ def served(factory: type[TunedModule], policy: Policy) -> Choice:
 def test_what_rounds_leave_open_is_not_served_and_is_asked_again(
     write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, run: CommandLine
 ) -> None:
-    monkeypatch.setenv("TUNEBENCH_CONFIRM_SECONDS", "0")  # so many rounds as an interval needs, three times
+    monkeypatch.setenv("TUNEBENCH_CONFIRM_SECONDS", "0")  # so many rounds as an interval needs
     factory = write_kernel(model=MODEL, reference=REFERENCE)
     folder, place = str(factory.kernel.folder), os.environ["TUNEBENCH_DB"]
     asked = ("tune", folder, "--trials", 4, "--size", "rows=300", "--device", "cpu")
@@ -113,8 +113,8 @@ def test_a_trial_of_another_choice_of_tunables_is_not_gone_on_with(write_kernel:
 
 
 def tunebench_study(folder: str):  # type: ignore[no-untyped-def]
+    from tunebench.studies.tuning.resolved import resolve
     from tunebench.studies.tuning.study_file import make_request
-    from tunebench.studies.tuning.tune import resolve
 
     asked = {"kernel": folder, "device": "cpu", "trials": 1, "sizes": {"rows": 4}, "tunables": {"blocks": [2]}}
     return resolve(make_request(asked, folder))

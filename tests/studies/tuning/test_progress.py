@@ -15,9 +15,10 @@ from sample_kernel import WriteKernel
 
 from tunebench.db.connection.database import open_database
 from tunebench.studies.tuning.progress import StudyDisplay
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.summary import print_reports
-from tunebench.studies.tuning.tune import Announcement, resolve, tune
+from tunebench.studies.tuning.tune import Announcement, tune
 from tunebench.tuner.study.study import Phase, Progress
 
 pytestmark = pytest.mark.usefixtures("short_studies")

@@ -13,8 +13,9 @@ from sample_kernel import WriteKernel
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
-from tunebench.studies.tuning.tune import Announcement, resolve, tune
+from tunebench.studies.tuning.tune import Announcement, tune
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.study.study import Ending, Progress
 

@@ -22,8 +22,9 @@ from tests.benchmarks.recovery import kill_again_and_again
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.tuning.resolved import make_evaluator, resolve
 from tunebench.studies.tuning.study_file import request_of
-from tunebench.studies.tuning.tune import make_evaluator, resolve, tune
+from tunebench.studies.tuning.tune import tune
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.building import Building
 from tunebench.tuner.compile.cache import BuildCache

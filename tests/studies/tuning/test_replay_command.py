@@ -11,8 +11,8 @@ from sample_results import ENVIRONMENT, STUDY, correct, failed
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import kernel_names
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
-from tunebench.studies.tuning.tune import resolve
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialStatus
 

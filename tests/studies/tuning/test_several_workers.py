@@ -15,8 +15,9 @@ from tunebench.db.queries.rows import TrialRow
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tuning.on_this_machine import alone, lanes_of
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
-from tunebench.studies.tuning.tune import Announcement, Reporter, StudyReport, resolve, tune
+from tunebench.studies.tuning.tune import Announcement, Reporter, StudyReport, tune
 from tunebench.tuner.device import Device, DeviceKind, find_device, require_one_model
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.study.study import Ending, Progress

@@ -14,9 +14,10 @@ from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.shipped import files_of
 from tunebench.studies.checking.bench import cases_of
 from tunebench.studies.request.measure import BenchRequest
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.targets import find_target
-from tunebench.studies.tuning.tune import resolve, tune
+from tunebench.studies.tuning.tune import tune
 from tunebench.tuner import environment
 from tunebench.tuner.errors import UserError
 
@@ -61,6 +62,21 @@ def test_a_trial_knows_its_folder_sizes_and_configuration(folder: Path, run: Com
     checked = run("check", 2, "--device", "cpu", "--json")
     (report,) = checked.json
     assert checked.code == 0 and report["configuration"] == dict(find_target("2").configuration)
+
+
+@pytest.mark.slow
+def test_what_a_study_had_no_time_for_is_asked_later(write_kernel: WriteKernel, run: CommandLine) -> None:
+    """This process has run for longer than a millisecond: there is time for the first configuration alone."""
+    found = write_kernel(reference=SLOW_REFERENCE).kernel.folder
+    size = ("--size", "rows=7", "--size", "columns=5")
+    (late,) = run("tune", found, "--device", "cpu", *size, "--seconds", 0.001, "--json").json
+    assert (late["trials"], late["best"], late["unasked"]) == (1, None, ["the final rounds"])
+    told = run("tune", found, "--device", "cpu", *size, "--seconds", 0.001)
+    assert f"'tunebench confirm {late['study']}' asks it" in " ".join(told.out.split())
+    (asked,) = run("confirm", late["study"], "--json").json
+    assert asked["trials"] == 1 and asked["best"] is not None and asked["unasked"] == []
+    unknown = run("confirm", 99)
+    assert unknown.code == 2 and "there is no study 99 with trials here: 'tunebench studies' lists them" in unknown.err
 
 
 @pytest.mark.slow

@@ -20,9 +20,10 @@ from tunebench.db.entries.study_log import StudyLog
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.shipped import ShippedResult, shipped_studies, write_file
 from tunebench.studies.tuning.progress import StudyDisplay
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.summary import print_reports, report_values
-from tunebench.studies.tuning.tune import StudyReport, resolve, tune
+from tunebench.studies.tuning.tune import StudyReport, tune
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError

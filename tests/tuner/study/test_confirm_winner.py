@@ -8,8 +8,9 @@ from sample_kernel import WriteKernel
 from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
-from tunebench.studies.tuning.tune import StudyReport, resolve, tune
+from tunebench.studies.tuning.tune import StudyReport, tune
 from tunebench.tuner.result import TrialStatus
 from tunebench.tuner.study.confirm_winner import MOST_BYTES
 

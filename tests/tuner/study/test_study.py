@@ -4,8 +4,9 @@ Nothing here depends on how fast anything is.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 from memory_log import MemoryLog
@@ -18,14 +19,18 @@ from tunebench.tuner.build import Build
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import OutOfTimeError
+from tunebench.tuner.gate.battery import of_full_battery, proven
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import CONTROL, Baseline, Comparison, TrialResult, TrialStatus
+from tunebench.tuner.result import CONTROL, Baseline, Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import WarmStart
-from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator, Subject
+from tunebench.tuner.study.account import Activity
+from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits, LocalEvaluator, Subject
 from tunebench.tuner.study.executor import LocalExecutor
+from tunebench.tuner.study.plan import SLACK_SECONDS
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Phase, Progress, StudyRun
 
 CPU = find_device("cpu")
@@ -313,9 +318,15 @@ def test_what_moves_up_after_a_refusal_is_proven_first(
             finalist_ms = leaders.finalist_ms if leaders.incumbent is None else 0.0
             return super().evaluate(configuration, build, replace(leaders, finalist_ms=finalist_ms))
 
-        def compare(self, finalists: Sequence[Finalist], default: Finalist | None, leader: Configuration) -> Comparison:
+        def compare(
+            self,
+            finalists: Sequence[Finalist],
+            default: Finalist | None,
+            leader: Configuration,
+            limits: Limits = NO_LIMITS,
+        ) -> Comparison:
             compared.extend(configuration for configuration, _ in finalists)
-            return super().compare(finalists, default, leader)
+            return super().compare(finalists, default, leader, limits)
 
     factory = write_kernel(source={"x[i] * weight[0]": "(variety && x[i] > 99 ? 99 : x[i]) * weight[0]"})
     log, kernel = MemoryLog(), factory.kernel
@@ -330,3 +341,99 @@ def test_what_moves_up_after_a_refusal_is_proven_first(
     assert refused and all(result.configuration["variety"] for result in refused)
     assert all(result.message.startswith("refused late by distributions: ") for result in refused)
     assert outcome.counts[TrialStatus.CORRECTNESS] == len(refused)
+
+
+class Costly(TableEvaluator):
+    """A table whose answers take time by a clock of its own, as real ones do."""
+
+    prepared: ClassVar[Mapping[Activity, float]] = {Activity.WORKER: 0.75}
+
+    def __init__(self, *table: Any, hangs: bool = False) -> None:
+        super().__init__(*table)
+        self.hangs = hangs
+        self.now = 100.0
+        self.limits: list[Limits] = []
+
+    def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
+        result = super().evaluate(configuration, build, leaders)
+        if leaders.seconds is not None and self.hangs:
+            self.now += leaders.seconds
+            raise OutOfTimeError("killed")
+        assert result.verdict is not None and result.measurement is not None
+        leads = leaders.finalist_ms is None or result.measurement.median_ms < leaders.finalist_ms
+        stages = [replace(stage, seconds=0.05) for stage in result.verdict.stages if leads or stage.name == "values"]
+        seconds = {"check": sum(stage.seconds for stage in stages), "measure": 0.3}
+        self.now += sum(seconds.values())
+        return replace(result, verdict=replace(result.verdict, stages=tuple(stages)), seconds=seconds)
+
+    def compare(
+        self,
+        finalists: Sequence[Finalist],
+        default: Finalist | None,
+        leader: Configuration,
+        limits: Limits = NO_LIMITS,
+    ) -> Comparison:
+        self.limits.append(limits)
+        self.now += (limits.seconds or 0.0) + 0.2
+        return super().compare(finalists, default, leader, limits)
+
+
+def limited(
+    factory: type[TunedModule], log: MemoryLog, budget: Budget, *, hangs: bool = False
+) -> tuple[Outcome, Costly, float]:
+    """A study of so many seconds; what it ran on, and when its search was over."""
+    space = factory.kernel.space.enumerate(PROBLEM, CPU)
+    steps = [step.name for step in ALL if of_full_battery(step.name)]
+    evaluator = Costly(lambda one: 1 + space.require(one) * 7 % 33 / 33, PROBLEM, steps, hangs=hangs)
+    searched: list[float] = []
+
+    def report(progress: Progress) -> None:
+        if progress.phase is Phase.PROVING:
+            searched.append(evaluator.now - 100.0)
+
+    def confirm(_: Finalist) -> Stage:
+        evaluator.now += 2.0
+        return Stage("boundary", True, 2.0, "right across the boundary")
+
+    executor = LocalExecutor(factory.kernel, [evaluator], AtOnce())
+    sampler = make_sampler("random", space, 3)
+    study = StudyRun(executor, space, sampler, log, confirm=confirm, clock=lambda: evaluator.now)
+    return study.run(budget, report), evaluator, searched[0]
+
+
+@pytest.mark.parametrize("seconds", [6.0, 10.0, 30.0])
+def test_a_study_ends_in_its_time_and_searches_for_more_than_half_of_it(
+    write_kernel: WriteKernel, seconds: float
+) -> None:
+    factory, log = write_kernel(), MemoryLog()
+    outcome, _, searched = limited(factory, log, Budget(1000, seconds))
+    assert outcome.comparison is not None and outcome.seconds <= seconds + SLACK_SECONDS
+    assert outcome.ending is Ending.EXHAUSTED or searched > seconds / 2
+    assert outcome.confirmed == "right across the boundary"
+    # Whoever wins is proven, whatever there was time for.
+    won = next(one for one in log.results if one.configuration == outcome.comparison.best)
+    assert won.verdict is not None and proven(won.verdict)
+    assert outcome.unasked == outcome.comparison.unasked
+
+
+def test_what_there_is_no_time_for_is_said_and_asked_by_a_run_without_a_limit(write_kernel: WriteKernel) -> None:
+    factory, log = write_kernel(), MemoryLog()
+    outcome, evaluator, _ = limited(factory, log, Budget(1000, 0.5, compiled=True))
+    assert outcome.comparison is not None and outcome.seconds <= 0.5 + SLACK_SECONDS
+    assert outcome.confirmed == "" and "the winner across the gate's boundary" in outcome.unasked
+    assert not evaluator.limits[0].compiled
+    assert log.comparison is not None and log.comparison.unasked == outcome.unasked
+    outcome, evaluator, _ = limited(factory, log, Budget(outcome.trials, compiled=True))
+    assert outcome.unasked == () and outcome.confirmed == "right across the boundary"
+    assert evaluator.limits[0].compiled
+    # No time at all is enough for the first configuration, which is not confirmed then.
+    outcome, _, _ = limited(factory, MemoryLog(), Budget(1000, -1.0))
+    assert (outcome.trials, outcome.comparison, outcome.unasked) == (1, None, ("the final rounds",))
+
+
+def test_what_hangs_takes_no_more_than_its_share_of_a_study(write_kernel: WriteKernel) -> None:
+    """Whatever comes after the first configuration: another worker is begun, and there is time for the rounds."""
+    outcome, evaluator, _ = limited(write_kernel(), MemoryLog(), Budget(1000, 10.0), hangs=True)
+    restart = sum(evaluator.prepared.values())
+    assert outcome.trials == 1 and outcome.comparison is not None
+    assert outcome.seconds + restart <= 10.0 + SLACK_SECONDS

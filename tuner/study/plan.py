@@ -1,0 +1,144 @@
+"""The plan of a study's seconds: how long it searches, and what there is time to ask of the winner afterwards.
+
+What things cost is learnt from what they have cost in this run, on this host. More than half of the seconds are for the
+search; what does not fit in the rest is not asked, and the study says so.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from tunebench.tuner.gate.battery import of_full_battery
+from tunebench.tuner.result import TrialResult
+from tunebench.tuner.timing.confirm import LOOKS, most_seconds
+
+SLACK_SECONDS = 2.0
+"""Of the three seconds that a command may take beyond its own, what the study takes; the rest is for its closing."""
+
+AFTER = 0.45
+"""The largest share of a run's seconds that is kept for what comes after the search."""
+
+ROUNDS = 0.15
+"""The share of a run's seconds that is kept for the final rounds, within their own limit."""
+
+COMPILED_SECONDS = 60.0
+"""What torch.compile takes to compile a reference with `max-autotune`, as far as one knows before."""
+
+SANITIZER_SECONDS = 10.0
+"""What compute-sanitizer takes for the finalists at most; its start alone is more than a second."""
+
+_PROCESSES = 2.0
+_PROCESSES_SECONDS = 0.5
+"""The winner's last check begins processes as the worker was begun: so many times its seconds, and these for asking."""
+
+_CALLS_OF_A_ROUND = 2.0
+"""A sample on a CPU is a call that warms the caches, and one that is timed; on a GPU caches are emptied before it."""
+
+_ROUNDS_SECONDS = 0.3
+"""For the clock to warm up and the control call to settle, and for the rounds that end after their limit."""
+
+
+class Plan:
+    """The seconds of one run of a study.
+
+    Args:
+        seconds: of the run, all that it does included; None for no limit, and less than 0 where it begins too late.
+        prepared: that its worker took to get ready.
+        finalists: that are put through the full battery at the end, at most.
+        compiled: torch.compile's reference is asked for.
+        sanitized: compute-sanitizer is there for the device.
+        clock: seconds since whenever.
+    """
+
+    def __init__(
+        self,
+        seconds: float | None = None,
+        prepared: float = 0.0,
+        *,
+        finalists: int = 0,
+        compiled: bool = False,
+        sanitized: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seconds = None if seconds is None else max(0.0, seconds)
+        self._clock = clock
+        self._ends = float("inf") if seconds is None else clock() + seconds + SLACK_SECONDS
+        self._prepared = prepared
+        self._finalists = finalists
+        self._others = compiled * COMPILED_SECONDS + sanitized * SANITIZER_SECONDS
+        self._trials: list[float] = []
+        self._full: list[float] = []
+        self.last_check = _PROCESSES * prepared + _PROCESSES_SECONDS
+        """Seconds of the winner's last check."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit at all."""
+        return self._seconds is not None
+
+    @property
+    def left(self) -> float:
+        """Seconds until everything has to be over."""
+        return self._ends - self._clock()
+
+    @property
+    def searches(self) -> bool:
+        """Whether another configuration is begun: it may lead, and be proven."""
+        return self.left >= self._after + self.proof
+
+    @property
+    def evaluation(self) -> float:
+        """Seconds that a configuration begun now may take: half of what is kept for afterwards is not for it."""
+        return max(0.0, self.left - self._after / 2)
+
+    @property
+    def proof(self) -> float:
+        """Seconds of putting another finalist through the full battery."""
+        return _typical(self._trials) + _typical(self._full)
+
+    @property
+    def rounds(self) -> float:
+        """Seconds that are kept for the final rounds."""
+        return 0.0 if self._seconds is None else min(ROUNDS * self._seconds, most_seconds())
+
+    def learn(self, result: TrialResult) -> None:
+        """Take in what a configuration has cost.
+
+        Only the first one waits for the whole of its build; those of others run ahead.
+        """
+        stages = result.verdict.stages if result.verdict else ()
+        full = sum(stage.seconds for stage in stages if of_full_battery(stage.name))
+        self._full += [full] if full else []
+        apart = ("compile",) if self._trials else ("compile", "wait")
+        self._trials.append(sum(one for name, one in result.seconds.items() if name not in apart) - full)
+
+    def lose_worker(self) -> None:
+        """Keep the time for another worker, since one was killed with what it evaluated."""
+        self._ends -= self._prepared
+
+    def has_room(self, seconds: float) -> bool:
+        """Whether something that takes so long leaves the rounds and the last check their time."""
+        return self.left >= seconds + self.rounds + self.last_check
+
+    def round_seconds(self, medians_ms: Iterable[float]) -> float | None:
+        """Return the limit of the final rounds; None where not even the first look at them has time.
+
+        Args:
+            medians_ms: of all that takes part.
+        """
+        one = _CALLS_OF_A_ROUND * sum(medians_ms) / 1e3
+        if self.left < LOOKS[0] * one + _ROUNDS_SECONDS:
+            return None
+        return min(most_seconds(), max(0.0, self.left - self.last_check - _ROUNDS_SECONDS))
+
+    @property
+    def _after(self) -> float:
+        """Seconds that are kept for what comes after the search."""
+        after = self._finalists * self.proof + self._others + self.rounds + self.last_check
+        return 0.0 if self._seconds is None else min(after, AFTER * self._seconds)
+
+
+def _typical(seconds: Sequence[float]) -> float:
+    return statistics.median(seconds) if seconds else 0.0
