@@ -89,11 +89,14 @@ def run_warm() -> None:
     if connection is None:
         return
     with connection:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # until there is somebody to pass them on to
         try:
             command = _asked(connection)
         except (OSError, ValueError):
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return  # it is about to end
         with _passing_signals_to(command):
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             status = _line(connection)
     if not status:
         print("tunebench: the helper was ended before the command was", file=sys.stderr)
@@ -112,9 +115,12 @@ def _asked(connection: socket.socket) -> int:
     request = _Request(sys.argv, str(Path.cwd()), dict(os.environ), sys.path)
     text = json.dumps(asdict(request)).encode()
     streams = [number if _is_open(number) else os.open(os.devnull, os.O_RDWR) for number in (0, 1, 2)]
+    connection.settimeout(_START_SECONDS)
     socket.send_fds(connection, [_HEAD.pack(len(text))], streams)
     connection.sendall(text)
-    return int(_line(connection))
+    command = int(_line(connection))
+    connection.settimeout(None)
+    return command
 
 
 def stop() -> int:

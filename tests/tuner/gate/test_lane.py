@@ -70,6 +70,10 @@ def _contender(model: type[nn.Module] = nn.Tanh) -> ModuleContender:
     return ModuleContender(model, Exemptions())
 
 
+def test_stages_that_ask_at_the_sizes_which_another_has_met_are_not_apart_from_it() -> None:
+    assert {"sizes", "training", "manners"} <= {step.name for step in STEPS if not step.is_aside}
+
+
 def test_what_a_lane_cannot_run_is_run_in_line() -> None:
     def make() -> tuple[Answers, Contender]:
         raise IsolationError("there is no process")
