@@ -32,6 +32,7 @@ from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
+from tunebench.tuner.settings import settings_of
 
 STUDIES = Path(__file__).parents[3] / "studies" / "files" / "shipped"
 
@@ -201,7 +202,8 @@ def test_what_ships_is_found_as_measured_for_its_own_call(name: str) -> None:
         offers = shipped_offers([file])
         for one in file.results:
             reference = kernel.reference(sizes_of(tuple(one.axes.items()), one.dtype), one.dtype)
-            problem = problem_of(model, reference, kernel.mode_of(one.problem))
+            settings = settings_of(one.problem.options)
+            problem = problem_of(model, reference, kernel.mode_of(one.problem), "cuda", settings)
             assert problem is not None and problem.at(one.problem.accuracy) == one.problem
             served = choose_shipped(offers, kernel.space, problem.at(one.problem.accuracy), device)
             assert served is not None and served.measured
