@@ -99,7 +99,7 @@ class LaunchInspection:
         if ended.code is None:
             raise StageRefused(f"{tool}: no answer within {_SECONDS} s")
         if ended.code == FOUND:
-            return next(iter(findings_in(ended.log)), "it found an error and does not say which")
+            return next(iter(findings_in(ended.log)), f"it found an error and names none: {last_line(ended.log)}")
         raise StageRefused(f"{tool}: the launches could not be made again: {last_line(ended.log) or ended.code}")
 
 
