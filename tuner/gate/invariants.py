@@ -67,7 +67,8 @@ def _definite(value: torch.Tensor, axis: int) -> torch.Tensor:
     diagonal = wide.diagonal(dim1=-2, dim2=-1).abs()
     rest = (wide - wide.diagonal(dim1=-2, dim2=-1).diag_embed()).abs().sum(-1)
     least = torch.maximum(1.25 * rest, rest.mean(-1, keepdim=True))
-    return wide.diagonal_scatter(torch.maximum(diagonal, least), dim1=-2, dim2=-1)
+    found = torch.maximum(diagonal, least)
+    return wide.diagonal_scatter(torch.where(found > 0, found, 1.0), dim1=-2, dim2=-1)
 
 
 def _is_sorted(value: torch.Tensor, axis: int) -> bool:
