@@ -108,7 +108,7 @@ def require_refused(verdict: Verdict, broken: Broken) -> None:
 
 
 def test_a_kernel_that_is_tuned_for_energy(make: Make) -> None:
-    verdict = verdict_of(make("scalar_mul"), objective=Objective.ENERGY)
+    verdict = verdict_of(make("gemm_scale_bn"), objective=Objective.ENERGY)
     assert verdict.passed, verdict.reason
 
 
