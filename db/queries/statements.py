@@ -40,8 +40,8 @@ _PLAIN: list[Label[Any]] = [
 ]
 _PLAIN_NAMES = [column.name for column in _PLAIN]
 
-_TEXTS = {one: f'"{ACCURACY_OPTION}":"{one}"' for one in Accuracy if one is not Accuracy.TOLERANCE}
-"""Text in the key of a problem that is to be solved at another accuracy than the tolerance."""
+_TEXT_OF_ACCURACY = {one: f'"{ACCURACY_OPTION}":"{one}"' for one in Accuracy if one is not Accuracy.TOLERANCE}
+"""The text that says each accuracy in a problem's key; none says the tolerance."""
 
 
 class StudyConditions(TypedDict, total=False):
@@ -83,7 +83,7 @@ def study_conditions(given: Mapping[str, object]) -> list[Condition]:
         column = _COLUMNS[name]
         found[column.class_].append(column == (value.key if isinstance(value, Problem) else value))
     if isinstance(accuracy := given.get("accuracy"), Accuracy):
-        for one, text in _TEXTS.items():
+        for one, text in _TEXT_OF_ACCURACY.items():
             has = tables.Problem.key.contains(text, autoescape=True)
             found[tables.Problem].append(has if one is accuracy else ~has)
     conditions = found[tables.Study]

@@ -45,7 +45,8 @@ _OF_A_TERMINAL = frozenset({VARIABLE, "PWD", "OLDPWD", "SHLVL", "_", "TERM", "CO
 
 _LOADED = ("tunebench.studies.faces.cli.run", "tunebench.studies.faces.cli", "tunebench.studies.checking.check")
 _PRELOADED = ("tunebench.studies.tuning.tune",)
-"""What the helper imports, which is without torch, and beside what a check needs the server of its processes."""
+"""The modules that the helper imports, none of which needs torch; and those that its processes' server imports beside
+a check's."""
 
 _MOST_BYTES = 1 << 20
 _START_SECONDS = 20.0

@@ -50,7 +50,7 @@ class Run:
 
     @property
     def outside(self) -> float:
-        """What was no stage's; none where stages that were asked side by side come to more than the whole."""
+        """The seconds outside of stages; 0 where stages that were asked side by side take more than the whole."""
         return max(0.0, self.whole - self.stages)
 
 

@@ -45,7 +45,7 @@ def matrices(rows: int, features: int, depth: int, seed: int = 0) -> tuple[torch
 
 
 PARTS = [("e4m3", 6e-5), ("int8", 3e-5), ("fp16", 3e-6), ("rounded", 1e-3)]
-"""What the weight is kept in, and a bound of the error."""
+"""The forms in which a weight is kept, each with a bound of the product's error."""
 SIZES = [(1, 1, 1), (3, 130, 33), (130, 257, 100), (257, 513, 1001), (64, 1000, 4096), (1000, 127, 31), (2, 4096, 8)]
 
 

@@ -18,7 +18,7 @@ from tunebench.tuner.problem import Accuracy, Problem
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 ROUNDED: Mapping[str, Value] = {"product": "parts", "corrections": "none"}
-"""Of operands rounded to fp16, by the library's product."""
+"""The library's product of operands that are rounded to fp16."""
 
 
 @pytest.mark.parametrize("architecture", slow_but(["sm_75", "sm_90", "sm_120"], ARCHITECTURES))

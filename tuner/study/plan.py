@@ -15,7 +15,7 @@ from tunebench.tuner.result import TrialResult
 from tunebench.tuner.timing.confirm import LOOKS, most_seconds
 
 SLACK_SECONDS = 2.0
-"""Of the three seconds that a command may take beyond its own, what the study takes; the rest is for its closing."""
+"""A command may take three seconds beyond its own; the study takes so many of them, and closing it takes the rest."""
 
 AFTER = 0.45
 """The largest share of a run's seconds that is kept for what comes after the search."""
@@ -24,10 +24,10 @@ ROUNDS = 0.15
 """The share of a run's seconds that is kept for the final rounds, within their own limit."""
 
 COMPILED_SECONDS = 60.0
-"""What torch.compile takes to compile a reference with `max-autotune`, as far as one knows before."""
+"""The assumed cost of compiling a reference with torch.compile's `max-autotune`."""
 
 SANITIZER_SECONDS = 10.0
-"""What compute-sanitizer takes for the finalists at most; its start alone is more than a second."""
+"""The assumed cost of compute-sanitizer for all finalists; its start alone takes more than a second."""
 
 _PROCESSES = 2.0
 _PROCESSES_SECONDS = 0.5

@@ -31,7 +31,7 @@ STAGE_SECONDS = 90.0
 """The longest that tuning, timing or evaluating one problem may take."""
 
 _SHARE_OF_SECONDS = {"pointwise": 0.5, "rows": 0.6}
-"""Of the seconds, by class: variants without a product are compiled and timed sooner, and there are fewer of them."""
+"""The share of the seconds by class: variants without a product are built and timed sooner, and are fewer."""
 
 _Made = TypeVar("_Made")
 
