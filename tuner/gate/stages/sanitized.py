@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -30,13 +31,17 @@ def sanitized(harness: Harness) -> None:
     harness.tell(_inspection_of(harness)())
 
 
-def sanitize(harnesses: Sequence[Harness]) -> list[Stage]:
+def sanitize(harnesses: Sequence[Harness], seconds: float = math.inf) -> list[Stage]:
     """The stage of several contenders of one kernel.
 
     Most of what the tools take is their start, so that they are asked about all contenders in one process, and about
     each by itself only where they have found something.
+
+    Raises:
+        OutOfTimeError: a tool has not ended within so many seconds.
     """
     inspections = [_inspection_or_refusal(harness) for harness in harnesses]
+    inspections = [one.within(seconds) if isinstance(one, LaunchInspection) else one for one in inspections]
     watched = [inspection for inspection in inspections if isinstance(inspection, LaunchInspection)]
     if len(watched) > 1 and (together := _stage(watched[0].with_those_of(watched[1:]))).passed:
         return [together if inspection in watched else _stage(inspection) for inspection in inspections]
