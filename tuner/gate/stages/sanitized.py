@@ -28,7 +28,7 @@ _AT_ONCE = 8
 
 def sanitized(harness: Harness) -> None:
     """A call on the reduced problem, under each tool."""
-    harness.tell(_inspection_of(harness)())
+    harness.tell(inspection_of(harness)())
 
 
 def sanitize(harnesses: Sequence[Harness], seconds: float = math.inf) -> list[Stage]:
@@ -49,7 +49,7 @@ def sanitize(harnesses: Sequence[Harness], seconds: float = math.inf) -> list[St
         return list(pool.map(_stage, inspections))
 
 
-def _inspection_of(harness: Harness) -> Inspection:
+def inspection_of(harness: Harness) -> Inspection:
     """Return what is to be watched of a contender.
 
     Raises:
@@ -66,7 +66,7 @@ def _inspection_of(harness: Harness) -> Inspection:
 
 def _inspection_or_refusal(harness: Harness) -> Inspection:
     try:
-        return _inspection_of(harness)
+        return inspection_of(harness)
     except StageRefused as refusal:
         return partial(_raise, refusal)
 
