@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tunebench.tuner.signature import Signature
+from tunebench.tuner.tensor_map import TensorMap
 
 if TYPE_CHECKING:
     import torch
@@ -32,9 +33,10 @@ class Within(NamedTuple):
     offset: int
 
 
-Argument: TypeAlias = "torch.Tensor | Within | float | None"
-"""An argument of a launch: a tensor passes its data pointer, `Within` one behind it, and None a null pointer; an int, a
-float or a bool passes its value in the type that the source declares."""
+Argument: TypeAlias = "torch.Tensor | Within | TensorMap | float | None"
+"""An argument of a launch: a tensor passes its data pointer, `Within` one behind it, and None a null pointer; `TensorMap`
+passes what the copy engine knows of a tensor; an int, a float or a bool passes its value in the type that the source
+declares."""
 
 
 class CompilerName(enum.StrEnum):

@@ -94,8 +94,8 @@ def is_train(problem: Problem) -> bool:
 
 
 def _takes_moments(product: str, problem: Problem) -> bool:
-    """Return whether the fused product has all values of a tile at hand."""
-    return is_fused(product) and is_train(problem)
+    """Return whether the fused product has all values of a feature's tile at hand."""
+    return is_fused(product) and is_train(problem) and problem.dtype == "float32"
 
 
 def _has_pass(product: str, normalisation: str, problem: Problem) -> bool:

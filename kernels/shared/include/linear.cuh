@@ -11,6 +11,7 @@
 // kernels/blocks/linear.py writes Arguments and the entry points, whose parameters are those of the function.
 #pragma once
 
+#include "half_product.cuh"
 #include "parts_product.cuh"
 #include "split_product.cuh"
 #include "stream_product.cuh"
@@ -132,34 +133,38 @@ template <class Chain> struct ProductEpilogue {
     bool whole;
     static constexpr bool takes_moments = false;
 
-    struct Feature {
+    // Neighbouring ones, of which each row's values are given, and written, together.
+    template <int width> struct Features {
         Chain chain;
-        typename Chain::template Columns<1> columns;
+        typename Chain::template Columns<width> columns;
         scalar_t* output;
-        accumulator_t bias;
+        Numbers<width> bias;
         long long feature, features;
         bool whole;
         // The product, with its bias.
-        __device__ __forceinline__ accumulator_t operator()(float value, long long row) const {
-            const accumulator_t product = value + bias;
-            vector_of<accumulator_t, 1> found = product;
+        __device__ __forceinline__ vector_of<accumulator_t, width> operator()(vector_of<accumulator_t, width> product,
+                                                                              long long row) const {
+            for_each(product, [&](accumulator_t& value, int i) { value = value + bias.of[i]; });
+            vector_of<accumulator_t, width> found = product;
             if (whole) {
-                chain.template apply<1>(found, columns, chain.arguments.row(row), row * features + feature);
+                chain.template apply<width>(found, columns, chain.arguments.row(row), row * features + feature);
             }
-            output[row * features] = scalar_t(found);
+            store<false>(reinterpret_cast<vector_of<scalar_t, width>*>(output + row * features),
+                         converted<scalar_t, width>(found));
             return product;
         }
     };
-    __device__ __forceinline__ Feature feature(long long index) const {
-        Feature found{chain};
+    template <int width> __device__ __forceinline__ Features<width> neighbours(long long index) const {
+        Features<width> found{chain};
         if (whole) {
-            found.columns = chain.template columns<1>(index);
+            found.columns = chain.template columns<width>(index);
         }
         found.output = output + index;
-        found.bias = bias ? accumulator_t(bias[index]) : accumulator_t(0);
+        found.bias = bias ? numbers<width>(bias + index) : Numbers<width>{};
         found.feature = index;
         found.features = features;
         found.whole = whole;
         return found;
     }
+    __device__ __forceinline__ Features<1> feature(long long index) const { return neighbours<1>(index); }
 };

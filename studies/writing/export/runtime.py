@@ -20,6 +20,7 @@ from tunebench.kernels.runtime.gradients import DifferentiableForward
 from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
 from tunebench.tuner.build import Within
 from tunebench.tuner.settings import Setting, in_force
+from tunebench.tuner.tensor_map import MapLayout, TensorMap, encoded_map
 
 NAME: str = ""
 CUDA_SOURCE: str = ""
@@ -110,7 +111,14 @@ def _value(argument: Any) -> Any:
         return argument.data_ptr()
     if isinstance(argument, Within):
         return argument.tensor.data_ptr() + argument.offset
+    if isinstance(argument, TensorMap):
+        return ctypes.addressof(_kept_map(argument.tensor.data_ptr(), argument.layout))
     return argument or 0
+
+
+@functools.cache
+def _kept_map(address: int, layout: MapLayout) -> Any:
+    return ctypes.create_string_buffer(encoded_map(address, layout))
 
 
 def built_library() -> Library | None:
