@@ -160,7 +160,11 @@ template <class Chain> struct ProductEpilogue {
             found.columns = chain.template columns<width>(index);
         }
         found.output = output + index;
-        found.bias = bias ? numbers<width>(bias + index) : Numbers<width>{};
+        if constexpr (width == 1) {
+            found.bias.of[0] = bias ? accumulator_t(bias[index]) : accumulator_t(0);
+        } else if (bias) {
+            found.bias = numbers<width>(bias + index);
+        }
         found.feature = index;
         found.features = features;
         found.whole = whole;
