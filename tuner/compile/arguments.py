@@ -201,7 +201,7 @@ class Arguments:
 
 def offsets_of(codes: Sequence[str], head: str = "") -> tuple[int, ...]:
     """Return the offsets of values with these codes of the module `struct` in memory, behind what `head` describes."""
-    return tuple(struct.calcsize(f"@{head}{''.join(codes[:at])}0{code}") for at, code in enumerate(codes))
+    return tuple(struct.calcsize(f"@{head}{''.join(codes[:at])}0{code[-1]}") for at, code in enumerate(codes))
 
 
 def map_bytes(map_: TensorMap) -> bytes:
