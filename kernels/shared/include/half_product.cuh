@@ -67,25 +67,23 @@ __device__ __forceinline__ void bring_halves(unsigned char* shared, u64* full, u
     }
 }
 
-// A warpgroup's values of a tile to the epilogue; `row` of x is the thread's first, the other 8 below.
-template <class Epilogue>
-__device__ __forceinline__ void finish_halves(const float (&sum)[product_columns / 2], long long row, long long feature,
-                                              const ProductShape& shape, const Epilogue& epilogue) {
+// A warpgroup's values of a tile to the epilogue; `row` of x is the thread's first, the other 8 below. Of the tile's features
+// each lane has what is to be known of eight, `mine`.
+template <class Features>
+__device__ __forceinline__ void finish_halves(const float (&sum)[product_columns / 2], long long row, const HalvesTile& tile,
+                                              const ProductShape& shape, const Features& mine) {
 #pragma unroll
     for (int at = 0; at < product_columns; at += columns_of_map) {
-        const long long first = feature + at + threadIdx.x % 4 * column_run;
-        if (first < shape.w_rows) {
-            const auto finish = epilogue.template neighbours<column_run>(first);
+        const Features finish = mine.of_lane(at / column_run + threadIdx.x % 4);
 #pragma unroll
-            for (int below = 0; below < 2; ++below) {
-                if (row + 8 * below < shape.x_rows) {
-                    Pack<float, column_run> values;
+        for (int below = 0; below < 2; ++below) {
+            if (tile.feature + at < shape.w_rows && row + 8 * below < shape.x_rows) {
+                Pack<float, column_run> values;
 #pragma unroll
-                    for (int i = 0; i < column_run; ++i) {
-                        values.of[i] = sum[at / 2 + i / 2 * 4 + 2 * below + i % 2];
-                    }
-                    finish(values, row + 8 * below);
+                for (int i = 0; i < column_run; ++i) {
+                    values.of[i] = sum[at / 2 + i / 2 * 4 + 2 * below + i % 2];
                 }
+                finish(values, row + 8 * below);
             }
         }
     }
@@ -110,6 +108,7 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
     for (unsigned number = blockIdx.x; number < halves_tiles(shape); number += gridDim.x) {
         const HalvesTile tile(number, shape, rank);
         float sum[product_columns / 2];
+        decltype(epilogue.template neighbours<column_run>(0)) mine;
         int previous = 0;
         for (int stage = 0; stage < stages; ++stage) {
             mbarrier_wait(full + position.slot, position.parity);
@@ -120,6 +119,10 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
                 Product::run(sum, wgmma_swizzled(x_base + place), wgmma_swizzled(w_base + place), stage > 0 || step > 0);
             }
             wgmma_commit();
+            if (stage == 0) {  // It arrives while the tensor cores multiply.
+                mine = epilogue.template neighbours<column_run>(
+                    min(tile.feature + lane * column_run, shape.w_rows - column_run));
+            }
             if (leads && stage == lead) {
                 bar_arrive(1, consumer_threads);
                 leads = false;
@@ -135,7 +138,7 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
         if (lane < product_cluster) {
             mbarrier_arrive_remote(empty + previous, lane);
         }
-        finish_halves(sum, tile.row + row_in_tile, tile.feature, shape, epilogue);
+        finish_halves(sum, tile.row + row_in_tile, tile, shape, mine);
     }
     if (leads) {  // It had no tile.
         bar_arrive(1, consumer_threads);

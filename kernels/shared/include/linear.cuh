@@ -153,6 +153,16 @@ template <class Chain> struct ProductEpilogue {
                          converted<scalar_t, width>(found));
             return product;
         }
+        // Those of another lane of the warp, where each has the ones behind those of the lane before.
+        __device__ __forceinline__ Features of_lane(int lane) const {
+            Features found = *this;
+            const long long further = (lane - static_cast<int>(threadIdx.x % 32)) * width;
+            found.columns = from_lane(columns, lane);
+            found.bias = from_lane(bias, lane);
+            found.output += further;
+            found.feature += further;
+            return found;
+        }
     };
     template <int width> __device__ __forceinline__ Features<width> neighbours(long long index) const {
         Features<width> found{chain};
