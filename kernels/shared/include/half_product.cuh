@@ -120,8 +120,7 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
             }
             wgmma_commit();
             if (stage == 0) {  // It arrives while the tensor cores multiply.
-                mine = epilogue.template neighbours<column_run>(
-                    min(tile.feature + lane * column_run, shape.w_rows - column_run));
+                mine = epilogue.template neighbours<column_run>(tile.feature + lane * column_run);
             }
             if (leads && stage == lead) {
                 bar_arrive(1, consumer_threads);

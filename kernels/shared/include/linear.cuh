@@ -164,16 +164,18 @@ template <class Chain> struct ProductEpilogue {
             return found;
         }
     };
+    // Behind the last, those stand for what would be there, and no values come for them.
     template <int width> __device__ __forceinline__ Features<width> neighbours(long long index) const {
         Features<width> found{chain};
+        const long long there = width == 1 ? index : min(index, features - width);
         if (whole) {
-            found.columns = chain.template columns<width>(index);
+            found.columns = chain.template columns<width>(there);
         }
         found.output = output + index;
         if constexpr (width == 1) {
-            found.bias.of[0] = bias ? accumulator_t(bias[index]) : accumulator_t(0);
+            found.bias.of[0] = bias ? accumulator_t(bias[there]) : accumulator_t(0);
         } else if (bias) {
-            found.bias = numbers<width>(bias + index);
+            found.bias = numbers<width>(bias + there);
         }
         found.feature = index;
         found.features = features;
