@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
 #if TUNEBENCH_HOPPER
     if constexpr (fused_halves) {{
         half_product_of_block(x, w, ProductShape{{x_rows, w_rows, depth}},
-                              ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, {whole}}});
+                              ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, true}});
     }}
 #endif
 }}

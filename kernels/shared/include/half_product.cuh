@@ -5,9 +5,6 @@
 // written by 16 bytes of a row. So that a thread has eight neighbouring features, of each 32 rows of w the copy engine puts
 // number 8 · q + 2 · i + p at 8 · i + 2 · q + p: a thread's columns 2 · q + p of four tiles of eight are then neighbours.
 //
-// Both warpgroups take each stage, 64 rows of x each, and the second begins some stages behind the first: while one is in
-// its epilogue, the other still has, or has already, stages to multiply.
-//
 // Sizes are tunables (kernels/shared/half_product.py): `product_columns` features in a tile, `product_stages` in flight,
 // `product_cluster` blocks that share a tile of w, `product_band` neighbouring clusters of rows that go over the features
 // together, so that the second cache has what they read.
@@ -75,15 +72,19 @@ __device__ __forceinline__ void finish_halves(const float (&sum)[product_columns
 #pragma unroll
     for (int at = 0; at < product_columns; at += columns_of_map) {
         const Features finish = mine.of_lane(at / column_run + threadIdx.x % 4);
+        Pack<float, column_run> values[2];
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+#pragma unroll
+            for (int i = 0; i < column_run; ++i) {
+                values[below].of[i] = sum[at / 2 + i / 2 * 4 + 2 * below + i % 2];
+            }
+            values[below] = finish.finished(finish.with_bias(values[below]), min(row + 8 * below, shape.x_rows - 1));
+        }
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             if (tile.feature + at < shape.w_rows && row + 8 * below < shape.x_rows) {
-                Pack<float, column_run> values;
-#pragma unroll
-                for (int i = 0; i < column_run; ++i) {
-                    values.of[i] = sum[at / 2 + i / 2 * 4 + 2 * below + i % 2];
-                }
-                finish(values, row + 8 * below);
+                finish.write(values[below], row + 8 * below);
             }
         }
     }
@@ -99,12 +100,7 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
     const u32 x_base = shared_address(shared) + warpgroup * (64 * 128);
     const u32 w_base = shared_address(shared) + x_stage_bytes;
     const int stages = static_cast<int>((shape.depth + line_depth - 1) / line_depth);
-    const int lead = min(product_stages, stages) - 1;
     Position position;
-    if (warpgroup == 1) {
-        bar_sync(1, consumer_threads);
-    }
-    bool leads = warpgroup == 0;
     for (unsigned number = blockIdx.x; number < halves_tiles(shape); number += gridDim.x) {
         const HalvesTile tile(number, shape, rank);
         float sum[product_columns / 2];
@@ -122,10 +118,6 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
             if (stage == 0) {  // It arrives while the tensor cores multiply.
                 mine = epilogue.template neighbours<column_run>(tile.feature + lane * column_run);
             }
-            if (leads && stage == lead) {
-                bar_arrive(1, consumer_threads);
-                leads = false;
-            }
             wgmma_wait<1>();
             if (stage > 0 && lane < product_cluster) {  // All blocks may fill it again.
                 mbarrier_arrive_remote(empty + previous, lane);
@@ -138,9 +130,6 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
             mbarrier_arrive_remote(empty + previous, lane);
         }
         finish_halves(sum, tile.row + row_in_tile, tile, shape, mine);
-    }
-    if (leads) {  // It had no tile.
-        bar_arrive(1, consumer_threads);
     }
 }
 

@@ -135,22 +135,31 @@ template <class Chain> struct ProductEpilogue {
 
     // Neighbouring ones, of which each row's values are given, and written, together.
     template <int width> struct Features {
+        using Values = vector_of<accumulator_t, width>;
         Chain chain;
         typename Chain::template Columns<width> columns;
         scalar_t* output;
-        Numbers<width> bias;
+        Pack<scalar_t, width> bias;
         long long feature, features;
         bool whole;
-        // The product, with its bias.
-        __device__ __forceinline__ vector_of<accumulator_t, width> operator()(vector_of<accumulator_t, width> product,
-                                                                              long long row) const {
-            for_each(product, [&](accumulator_t& value, int i) { value = value + bias.of[i]; });
-            vector_of<accumulator_t, width> found = product;
+        __device__ __forceinline__ Values with_bias(Values product) const {
+            for_each(product, [&](accumulator_t& value, int i) { value = value + accumulator_t(bias.of[i]); });
+            return product;
+        }
+        __device__ __forceinline__ Values finished(Values product, long long row) const {
             if (whole) {
-                chain.template apply<width>(found, columns, chain.arguments.row(row), row * features + feature);
+                chain.template apply<width>(product, columns, chain.arguments.row(row), row * features + feature);
             }
+            return product;
+        }
+        __device__ __forceinline__ void write(Values values, long long row) const {
             store<false>(reinterpret_cast<vector_of<scalar_t, width>*>(output + row * features),
-                         converted<scalar_t, width>(found));
+                         converted<scalar_t, width>(values));
+        }
+        // The product, with its bias.
+        __device__ __forceinline__ Values operator()(Values value, long long row) const {
+            const Values product = with_bias(value);
+            write(finished(product, row), row);
             return product;
         }
         // Those of another lane of the warp, where each has the ones behind those of the lane before.
@@ -173,9 +182,9 @@ template <class Chain> struct ProductEpilogue {
         }
         found.output = output + index;
         if constexpr (width == 1) {
-            found.bias.of[0] = bias ? accumulator_t(bias[there]) : accumulator_t(0);
+            found.bias.of[0] = bias ? bias[there] : scalar_t(0);
         } else if (bias) {
-            found.bias = numbers<width>(bias + there);
+            found.bias = load_pack<width>(bias + there, width, takes_packs<scalar_t, width>(bias + there));
         }
         found.feature = index;
         found.features = features;
