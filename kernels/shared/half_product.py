@@ -9,7 +9,7 @@ import torch
 from tunebench.kernels.shared.split_product import PRODUCT_THREADS, TILE_ROWS, blocks_of_product, is_fused
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device
-from tunebench.tuner.kernel import Plan, ceil_div
+from tunebench.tuner.kernel import Mode, Plan, ceil_div
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
 from tunebench.tuner.tensor_map import MapLayout, TensorMap
@@ -47,10 +47,16 @@ def _copy_engine_reads(product: str, problem: Problem) -> bool:
     return problem.axes["in_features"] % 8 == 0 and problem.axes["out_features"] % _COLUMNS_OF_MAP == 0
 
 
+def _is_finished_at_once(product: str, problem: Problem) -> bool:
+    """Return whether all that follows can stand in the epilogue: what needs a batch's statistics cannot."""
+    return not multiplies_halves(product, problem) or problem.options.get("mode") != Mode.TRAIN
+
+
 TUNABLES = (Tunable("product_band", (8, 4, 16, 1), when=multiplies_halves),)
 CONSTRAINTS = (
     Constraint("stages_of_halves_fit_shared_memory", _fits_shared_memory),
     Constraint("the_copy_engine_reads_halves", _copy_engine_reads),
+    Constraint("halves_are_finished_in_the_epilogue", _is_finished_at_once),
 )
 
 

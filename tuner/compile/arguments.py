@@ -40,7 +40,7 @@ class Form(NamedTuple):
     Attributes:
         places: those that are `Within` a tensor.
         maps: those that are a `TensorMap`.
-        devices: what `get_device` says of the tensors, and of those of places and maps, if they are where the launch is.
+        devices: what `get_device` says of tensors, and of those of places and maps, that are where the launch is.
     """
 
     tensors: tuple[int, ...]
