@@ -34,8 +34,9 @@ class Within(NamedTuple):
 
 
 Argument: TypeAlias = "torch.Tensor | Within | TensorMap | float | None"
-"""An argument of a launch: a tensor passes its data pointer, `Within` one behind it, and None a null pointer, `TensorMap`
-what the copy engine knows of a tensor; an int, a float or a bool passes its value in the type that the source declares."""
+"""An argument of a launch: a tensor passes its data pointer, `Within` one behind it, None a null pointer, a `TensorMap`
+what the copy engine knows of a tensor; an int, a float or a bool passes its value in the type that the source
+declares."""
 
 
 class CompilerName(enum.StrEnum):

@@ -14,7 +14,9 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-LEGAL_TYPES = "a pointer, bool, an integer, float, double, __half, __nv_bfloat16, TensorMap, or `using name = type;` of one of these"
+LEGAL_TYPES = (
+    "a pointer, bool, an integer, float, double, __half, __nv_bfloat16, TensorMap, or `using name = type;` of those"
+)
 """The legal types of an entry point's parameter, for messages."""
 
 
