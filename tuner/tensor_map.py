@@ -43,6 +43,11 @@ class TensorMap(NamedTuple):
     layout: MapLayout
 
 
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
 @functools.lru_cache(maxsize=4096)
 def encoded_map(address: int, layout: MapLayout) -> bytes:
     """Return the CUtensorMap of memory at an address, made once.
@@ -53,7 +58,7 @@ def encoded_map(address: int, layout: MapLayout) -> bytes:
     rank = len(layout.sizes)
     memory = ctypes.create_string_buffer(MAP_BYTES + 64)
     begin = -ctypes.addressof(memory) % 64
-    status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+    status = _driver().cuTensorMapEncodeTiled(
         ctypes.byref(memory, begin),
         _TYPES[layout.item_bytes],
         rank,

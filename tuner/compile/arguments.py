@@ -205,8 +205,15 @@ def offsets_of(codes: Sequence[str], head: str = "") -> tuple[int, ...]:
 
 
 def map_bytes(map_: TensorMap) -> bytes:
-    """Return what a parameter `TensorMap` is given of a tensor."""
-    return encoded_map(map_.tensor.data_ptr(), map_.layout)
+    """Return what a parameter `TensorMap` is given of a tensor.
+
+    Raises:
+        ArgumentError: the driver makes no map of it.
+    """
+    try:
+        return encoded_map(map_.tensor.data_ptr(), map_.layout)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
 
 
 def dim3(extent: Threads) -> Dim3:
