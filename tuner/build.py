@@ -32,6 +32,11 @@ class Within(NamedTuple):
     tensor: torch.Tensor
     offset: int
 
+    @property
+    def address(self) -> int:
+        """Where it is."""
+        return self.tensor.data_ptr() + self.offset
+
 
 Argument: TypeAlias = "torch.Tensor | Within | TensorMap | float | None"
 """An argument of a launch: a tensor passes its data pointer, `Within` one behind it, None a null pointer, a `TensorMap`

@@ -42,6 +42,12 @@ class TensorMap(NamedTuple):
     tensor: torch.Tensor
     layout: MapLayout
 
+    @property
+    def address(self) -> int:
+        """Where its CUtensorMap is in the host's memory, for a launch at once."""
+        kept = encoded_map(self.tensor.data_ptr(), self.layout)
+        return ctypes.cast(kept, ctypes.c_void_p).value or 0
+
 
 @functools.cache
 def _driver() -> ctypes.CDLL:

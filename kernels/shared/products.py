@@ -65,7 +65,7 @@ def own_product(
     if plan["product"] == "stream":
         stream_product.stream_product(plan, model, weight, x, *epilogue)
         return None
-    if half_product.multiplies_halves(str(plan["product"]), plan.problem):
+    if plan.problem.dtype != "float32":
         half_product.half_product(plan, x, weight, *epilogue)
         return None
     return split_product.fused_product(plan, x, weight, exponents, *epilogue, model=model)

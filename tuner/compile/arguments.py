@@ -139,7 +139,7 @@ class Arguments:
         for at in form.tensors:
             values[at] = arguments[at].data_ptr()
         for at in form.places:
-            values[at] = arguments[at].tensor.data_ptr() + arguments[at].offset
+            values[at] = arguments[at].address
         for at in form.maps:
             values[at] = map_bytes(arguments[at])
         for at, number in zip(form.numbers, self.numbers(arguments), strict=True):

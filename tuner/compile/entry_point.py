@@ -147,7 +147,7 @@ def _picker(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[An
 
 def _value_of(one: Within | TensorMap) -> int | bytes:
     """Return the address of a place in a tensor, or what the copy engine knows of one."""
-    return map_bytes(one) if isinstance(one, TensorMap) else one.tensor.data_ptr() + one.offset
+    return map_bytes(one) if isinstance(one, TensorMap) else one.address
 
 
 def _three(extent: Threads) -> Sequence[Any]:

@@ -13,11 +13,10 @@
 #include "pack.cuh"
 #include "product_tiles.cuh"
 
-constexpr int column_run = 8;     // Neighbouring features of a thread,
-constexpr int columns_of_map = 32;  // of so many that the copy engine orders.
-
 #if TUNEBENCH_HOPPER
 
+constexpr int column_run = 8;       // Neighbouring features of a thread,
+constexpr int columns_of_map = 32;  // of so many that the copy engine orders.
 constexpr int line_depth = 128 / sizeof(scalar_t);  // Along K, of one stage.
 constexpr int x_stage_bytes = product_rows * 128;
 constexpr int w_share = product_columns / product_cluster;

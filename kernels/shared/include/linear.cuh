@@ -169,7 +169,7 @@ template <class Chain> struct ProductEpilogue {
             found.columns = from_lane(columns, lane);
             found.bias = from_lane(bias, lane);
             found.output += further;
-            found.feature += further;
+            found.feature = min(feature + further, features - width);  // What reads elements there finds some.
             return found;
         }
     };

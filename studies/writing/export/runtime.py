@@ -18,9 +18,7 @@ from torch.utils import cpp_extension
 
 from tunebench.kernels.runtime.gradients import DifferentiableForward
 from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
-from tunebench.tuner.build import Within
 from tunebench.tuner.settings import Setting, in_force
-from tunebench.tuner.tensor_map import MapLayout, TensorMap, encoded_map
 
 NAME: str = ""
 CUDA_SOURCE: str = ""
@@ -109,16 +107,9 @@ def _value(argument: Any) -> Any:
     """Return an argument of a launch as a number."""
     if isinstance(argument, torch.Tensor):
         return argument.data_ptr()
-    if isinstance(argument, Within):
-        return argument.tensor.data_ptr() + argument.offset
-    if isinstance(argument, TensorMap):
-        return ctypes.addressof(_kept_map(argument.tensor.data_ptr(), argument.layout))
+    if isinstance(argument, tuple):  # a place in a tensor's memory, or a tensor map
+        return argument.address
     return argument or 0
-
-
-@functools.cache
-def _kept_map(address: int, layout: MapLayout) -> Any:
-    return ctypes.create_string_buffer(encoded_map(address, layout))
 
 
 def built_library() -> Library | None:
