@@ -46,7 +46,7 @@ class TensorMap(NamedTuple):
     def address(self) -> int:
         """Where its CUtensorMap is in the host's memory, for a launch at once."""
         kept = encoded_map(self.tensor.data_ptr(), self.layout)
-        return ctypes.cast(kept, ctypes.c_void_p).value or 0
+        return ctypes.cast(ctypes.c_char_p(kept), ctypes.c_void_p).value or 0
 
 
 @functools.cache

@@ -107,7 +107,7 @@ def _value(argument: Any) -> Any:
     """Return an argument of a launch as a number."""
     if isinstance(argument, torch.Tensor):
         return argument.data_ptr()
-    if isinstance(argument, tuple):  # a place in a tensor's memory, or a tensor map
+    if hasattr(argument, "address"):  # a place in a tensor's memory, or a tensor map
         return argument.address
     return argument or 0
 
