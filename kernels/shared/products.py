@@ -1,8 +1,8 @@
 """Choice of how a linear layer's fp32 product is made, for kernels whose source includes both headers of products.
 
 `product` is `fp32` (torch's own) or `parts` (`include/parts_product.cuh`: the library's products of fewer bits), and a
-pass behind them; or a kernel of ours with all that follows inside: `fused` (`include/split_product.cuh`) or, for a few
-rows, `stream` (`include/stream_product.cuh`: a pass over the weight).
+pass behind them; or a kernel of ours with all that follows inside: `fused` (`include/split_product.cuh`, for half types
+`include/half_product.cuh`) or, for a few rows, `stream` (`include/stream_product.cuh`: a pass over the weight).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.kernels.shared import parts_product, split_product, stream_product
+from tunebench.kernels.shared import half_product, parts_product, split_product, stream_product
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Plan
+from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Tunable
 
 BULK_COPIES = split_product.BULK_COPIES
@@ -24,18 +25,24 @@ def has_passes(product: str) -> bool:
     return product in ("fp32", "parts")
 
 
-def _splits(product: str) -> bool:
-    return product in ("fused", "parts")
+def _splits(product: str, problem: Problem) -> bool:
+    return product == "parts" or (product == "fused" and problem.dtype == "float32")
 
 
 TUNABLES = (
     Tunable("product", ("fp32", "fused", "parts", "stream")),
     *split_product.TUNABLES,
+    *half_product.TUNABLES,
     *parts_product.TUNABLES,
     *stream_product.TUNABLES,
     Tunable("split_threads", (256, 512, 1024), default=1024, when=_splits),
 )
-CONSTRAINTS = (*split_product.CONSTRAINTS, *parts_product.CONSTRAINTS, *stream_product.CONSTRAINTS)
+CONSTRAINTS = (
+    *split_product.CONSTRAINTS,
+    *half_product.CONSTRAINTS,
+    *parts_product.CONSTRAINTS,
+    *stream_product.CONSTRAINTS,
+)
 
 
 def own_product(
@@ -57,6 +64,9 @@ def own_product(
     """
     if plan["product"] == "stream":
         stream_product.stream_product(plan, model, weight, x, *epilogue)
+        return None
+    if plan.problem.dtype != "float32":
+        half_product.half_product(plan, x, weight, *epilogue)
         return None
     return split_product.fused_product(plan, x, weight, exponents, *epilogue, model=model)
 
