@@ -44,6 +44,13 @@ CONSTRAINTS = (
     *stream_product.CONSTRAINTS,
 )
 
+ROUNDING = (
+    *("product", "weight_parts", "sum_stages"),
+    *("part_type", "corrections", "correction_sums", "pieces"),
+    *("stream_unit", "stream_corrections", "stream_weight"),
+)
+"""The tunables that decide how exact a product is; the others decide how long it takes."""
+
 
 def own_product(
     plan: Plan,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tunebench.kernels.runtime.tuned_module import TunedModule
     from tunebench.studies.checking.compare_report import CompareReport
     from tunebench.studies.checking.explain import Explanation
+    from tunebench.studies.checking.frontier import Frontier
     from tunebench.studies.checking.regress.run import RegressReport, regress
     from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.faces.api import (
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         connect,
         explain,
         export,
+        frontier,
         load,
         misses,
         new,
@@ -84,10 +86,11 @@ _HOMES = {
     "tunebench.kernels.runtime.saving": ("save_choices",),
     "tunebench.kernels.runtime.tuned_module": ("TunedModule",),
     "tunebench.studies.faces.api": (
-        *("Rows", "best", "bundle", "check", "compare", "connect", "explain", "export", "load", "misses", "new"),
-        *("serve_judge", "sweep", "trials", "tune", "verify_verdict", "warm"),
+        *("Rows", "best", "bundle", "check", "compare", "connect", "explain", "export", "frontier", "load"),
+        *("misses", "new", "serve_judge", "sweep", "trials", "tune", "verify_verdict", "warm"),
     ),
     "tunebench.studies.checking.explain": ("Explanation",),
+    "tunebench.studies.checking.frontier": ("Frontier",),
     "tunebench.studies.checking.report": ("CheckReport",),
     "tunebench.studies.checking.compare_report": ("CompareReport",),
     "tunebench.studies.writing.new.new_kernel": ("NewKernel",),
@@ -120,6 +123,7 @@ __all__ = [
     "Decision",
     "Device",
     "Explanation",
+    "Frontier",
     "Kernel",
     "MapLayout",
     "MissRow",
@@ -154,6 +158,7 @@ __all__ = [
     "constraints",
     "explain",
     "export",
+    "frontier",
     "load",
     "load_choices",
     "misses",

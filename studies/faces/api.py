@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.request.building import BundleRequest, NewRequest, WarmRequest
-from tunebench.studies.request.measure import CompareRequest, ExportRequest
+from tunebench.studies.request.measure import CompareRequest, ExportRequest, FrontierRequest
 from tunebench.studies.request.options import given, make, taking
 from tunebench.studies.request.results import BestRequest, ExplainRequest, MissesRequest, TrialsRequest, conditions_of
 from tunebench.studies.request.serving import ServeRequest
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tunebench.studies.checking.compare import Side
     from tunebench.studies.checking.compare_report import CompareReport
     from tunebench.studies.checking.explain import Explanation
+    from tunebench.studies.checking.frontier import Frontier
     from tunebench.studies.checking.on_modules import Inputs, Model
     from tunebench.studies.checking.report import CheckReport
     from tunebench.studies.request.keywords import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         CompareOptions,
         ExplainOptions,
         ExportOptions,
+        FrontierOptions,
         MissesOptions,
         NewOptions,
         ServeJudgeOptions,
@@ -418,6 +420,25 @@ def compare(
     asked = given(CompareRequest, options)
     target = None if kernel is None else str(kernel)
     return compare_sides(question_of(first, second, kernel=target, options=asked, database=db))
+
+
+@taking(FrontierRequest)
+def frontier(size: str, **options: Unpack[FrontierOptions]) -> Frontier:
+    """Try every product of one size, x · weightᵀ, and tell what each takes and how wrong it is; nothing is recorded.
+
+    Args:
+        size: ROWSxINxOUT, such as 1024x8192x8192.
+
+    Returns:
+        The points, the fastest first; `best` has those of the Pareto frontier.
+
+    Raises:
+        UserError: there is no such size, dtype, mode or device.
+        TunebenchError: a product killed the process that measures all of them.
+    """
+    from tunebench.studies.checking.frontier import frontier as run
+
+    return run(size, make(FrontierRequest, given(FrontierRequest, options), "frontier"))
 
 
 @taking(ServeRequest)

@@ -79,6 +79,16 @@ class ExportOptions(TypedDict, total=False):
     any_source: bool | None
 
 
+class FrontierOptions(TypedDict, total=False):
+    """The keywords of `frontier`."""
+
+    device: str | None
+    dtype: str | None
+    mode: str | None
+    trials: int | None
+    seconds: float | None
+
+
 class MissesOptions(TypedDict, total=False):
     """The keywords of `misses`."""
 

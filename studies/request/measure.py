@@ -1,4 +1,4 @@
-"""The requests of `bench`, `compare` and `export`."""
+"""The requests of `bench`, `frontier`, `compare` and `export`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tunebench.studies.request.options import (
 from tunebench.studies.request.text import LARGEST, LONGEST, read_sizes, read_values
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.gate.boundary.box import Box
+from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 
 
@@ -49,6 +50,21 @@ class BenchRequest:
     seconds: Annotated[float, Field(ge=0.1, le=LONGEST)] = 5.0
     """Seconds of timing of each case."""
     database: str | Path | None = None
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
+class FrontierRequest:
+    """The options of `frontier`."""
+
+    device: Device = None
+    dtype: Annotated[str, Text(metavar="DTYPE")] = "float32"
+    """The operands' type: float32, float16 or bfloat16. Default: float32."""
+    mode: Annotated[Mode, Text(metavar="MODE"), Field(strict=False)] = Mode.EVAL
+    """eval, where every call converts the weight, or frozen, where what is made of it is kept. Default: eval."""
+    trials: Annotated[int, Field(ge=1, le=LARGEST)] = 4
+    """Configurations tried of each class of them that rounds alike. Default: 4."""
+    seconds: Annotated[float, Field(ge=0.1, le=LONGEST)] = 300.0
+    """Seconds of trying configurations, of all classes together; the fastest are then timed once more. Default: 300."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)

@@ -24,6 +24,7 @@ from tunebench.studies.faces.cli.diff import diff
 from tunebench.studies.faces.cli.doctor import doctor
 from tunebench.studies.faces.cli.explain import explain
 from tunebench.studies.faces.cli.export import export
+from tunebench.studies.faces.cli.frontier import frontier
 from tunebench.studies.faces.cli.kernels import kernels
 from tunebench.studies.faces.cli.mcp import mcp
 from tunebench.studies.faces.cli.misses import misses
@@ -47,7 +48,7 @@ from tunebench.studies.faces.cli.warm import warm
 
 _GROUPS: Mapping[str, Sequence[Callable[..., None]]] = {
     "Tune": (demo, new, tune, confirm, sweep, space, replay),
-    "Check": (check, compare, bench, regress, doctor),
+    "Check": (check, compare, bench, frontier, regress, doctor),
     "Use": (kernels, warm, bundle, misses, stop),
     "Ask": (best, studies, trials, show, explain, query, diff, report, dashboard),
     "Share": (ship, export, serve, mcp),
