@@ -228,12 +228,11 @@ def classes_of(space: ValidSpace, known: Sequence[Configuration], trials: int) -
     _, first, which = np.unique(space.indices[:, columns], axis=0, return_index=True, return_inverse=True)
     found, dice = [], random.Random(0)
     for number in range(len(first)):
-        members = which.reshape(-1) == number
-        near = [space.nearest(one, members) for one in known]
-        others = dice.sample(np.flatnonzero(members).tolist(), min(trials, int(members.sum())))
-        candidates = [space[one] for one in list(dict.fromkeys([*near, *others]))[:trials]]
+        members = ValidSpace(space.space, space.indices[which.reshape(-1) == number])
+        others = dice.sample(range(len(members)), min(trials, len(members)))
+        candidates = [members[one] for one in dict.fromkeys([*map(members.nearest, known), *others])]
         shared = {name: value for name, value in candidates[0].items() if name in ROUNDING}
-        found.append(RoundingClass(Configuration(shared), candidates))
+        found.append(RoundingClass(Configuration(shared), candidates[:trials]))
     return found
 
 

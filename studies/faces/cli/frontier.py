@@ -63,28 +63,29 @@ def _values(found: Frontier) -> object:
 
 
 def _print(found: Frontier, verbose: bool) -> None:
-    """Print a table of what was timed, then why the others were not."""
+    """Print a table of what was timed, then why others are no contenders."""
     from tunebench.studies.display.terminal import print_line, print_table
 
-    columns = ["", "product", "ms", "95 % interval", "largest error", "RMS error", "no contender", "configuration"]
+    columns = ["frontier", "product", "ms", "95 % interval", "largest error", "RMS error", "configuration"]
     rows = [
         [
-            "*" if one in found.best else "",
+            "*" if one in found.best else "-" if one.message else "",
             one.product,
             f"{one.measurement.median_ms:.4g}",
             f"{one.measurement.low_ms:.4g} to {one.measurement.high_ms:.4g}",
             f"{one.wrong.largest:.2e}",
             f"{one.wrong.rms:.2e}",
-            one.message,
             str(one.configuration or ""),
         ]
         for one in found.points
         if one.measurement and one.wrong
     ]
-    title = f"{found.problem} on {found.device}; errors against float64, of the output's size; *: on the frontier"
+    title = (
+        f"{found.problem} on {found.device}; errors against float64, of the output's size; -: no contender, see below"
+    )
     print_table(columns, rows, title, core=6, verbose=verbose)
     for one in found.points:
-        if one.measurement is None:
+        if one.message:
             print_line(f"{one.product}: {one.message}")
 
 

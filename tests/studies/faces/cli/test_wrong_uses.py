@@ -46,6 +46,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "tune": ("scalar_mul", "--device", "cpu", "--trials", "1", "--size", "M=4", "--size", "N=4"),
     "check": ("scalar_mul", "--device", "cpu"),
     "bench": ("scalar_mul", "--device", "cpu", "--size", "M=4", "--no-compile"),
+    "frontier": ("4x4x4", "--device", "cpu", "--trials", "1", "--seconds", "1"),
     "compare": ("default", "reference", "scalar_mul", "--device", "cpu"),
     "replay": ("{folder}/missing.json",),
     "ship": ("scalar_mul",),
@@ -84,7 +85,7 @@ def hostile(command: str, parameter: Any) -> tuple[str, ...]:
     by_name = {
         **dict.fromkeys(("since", "until"), TIMES),
         **dict.fromkeys(("size", "tunable", "config"), PAIRS),
-        **dict.fromkeys(("output", "files", "plot", "reference", "earlier", "into", "sources"), FILES),
+        **dict.fromkeys(("output", "files", "plot", "picture", "reference", "earlier", "into", "sources"), FILES),
         "db": tuple(place for place in PLACES if command not in MAKERS or place not in MADE),
     }
     if command == "prune" and name == "before":
