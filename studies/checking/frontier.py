@@ -94,15 +94,19 @@ class Frontier:
     points: Sequence[Point]
 
     @property
+    def timed(self) -> list[tuple[Point, Measurement, Wrong]]:
+        """The points that have a time and errors, with both."""
+        return [(one, one.measurement, one.wrong) for one in self.points if one.measurement and one.wrong]
+
+    @property
     def best(self) -> list[Point]:
         """The Pareto frontier: nothing is as fast and as exact as one of these, and better in one of them."""
-        contenders = [one for one in self.points if one.measurement and one.wrong and not one.message]
-        costs = [(one.measurement.median_ms, one.wrong.rms) for one in contenders if one.measurement and one.wrong]
+        costs = [(one, (time.median_ms, wrong.rms)) for one, time, wrong in self.timed if not one.message]
 
-        def is_beaten(ms: float, rms: float) -> bool:
-            return any(one != (ms, rms) and one[0] <= ms and one[1] <= rms for one in costs)
+        def is_beaten(mine: tuple[float, float]) -> bool:
+            return any(its != mine and its[0] <= mine[0] and its[1] <= mine[1] for _, its in costs)
 
-        return [one for one, cost in zip(contenders, costs, strict=True) if not is_beaten(*cost)]
+        return [one for one, cost in costs if not is_beaten(cost)]
 
 
 @dataclass

@@ -71,18 +71,15 @@ def _print(found: Frontier, verbose: bool) -> None:
         [
             "*" if one in found.best else "-" if one.message else "",
             one.product,
-            f"{one.measurement.median_ms:.4g}",
-            f"{one.measurement.low_ms:.4g} to {one.measurement.high_ms:.4g}",
-            f"{one.wrong.largest:.2e}",
-            f"{one.wrong.rms:.2e}",
+            f"{time.median_ms:.4g}",
+            f"{time.low_ms:.4g} to {time.high_ms:.4g}",
+            f"{wrong.largest:.2e}",
+            f"{wrong.rms:.2e}",
             str(one.configuration or ""),
         ]
-        for one in found.points
-        if one.measurement and one.wrong
+        for one, time, wrong in found.timed
     ]
-    title = (
-        f"{found.problem} on {found.device}; errors against float64, of the output's size; -: no contender, see below"
-    )
+    title = f"{found.problem} on {found.device}; errors against float64, of the output's size; -: no contender"
     print_table(columns, rows, title, core=6, verbose=verbose)
     for one in found.points:
         if one.message:
@@ -92,9 +89,17 @@ def _print(found: Frontier, verbose: bool) -> None:
 def _figure(found: Frontier) -> Figure:
     """Plot every product that was timed, and the frontier as a line."""
     from tunebench.studies.display.report.figures import Figure
-    from tunebench.studies.display.report.style import COLOURS, OTHER_COLOUR, REFUSED_COLOUR, new_plot, plain, scatter
+    from tunebench.studies.display.report.style import (
+        COLOURS,
+        OTHER_COLOUR,
+        REFUSED_COLOUR,
+        Scale,
+        new_plot,
+        plain,
+        scatter,
+    )
 
-    timed = [(one, one.measurement, one.wrong) for one in found.points if one.measurement and one.wrong]
+    drawn = [(one, time.median_ms, wrong.rms) for one, time, wrong in found.timed if wrong.rms > 0]
     traces = []
     for name, colour, symbol, chosen in (
         ("torch", COLOURS["reference"], "square", [one for one in found.points if one.configuration is None]),
@@ -102,17 +107,15 @@ def _figure(found: Frontier) -> Figure:
         ("no contender", REFUSED_COLOUR, "x", [one for one in found.points if one.message]),
         ("frontier", OTHER_COLOUR, "circle-open", found.best),
     ):
-        shown = [(one, time.median_ms, wrong.rms) for one, time, wrong in timed if one in chosen]
-        is_line = name == "frontier"
-        mode = "lines+markers" if is_line else "markers"
-        trace = scatter([rms for *_, rms in shown], [ms for _, ms, _ in shown], name, mode)
-        trace |= {"marker": {"color": colour, "symbol": symbol, "size": 16 if is_line else 9}}
-        trace |= {"text": [plain(f"{one.product} {one.message}") for one, *_ in shown], "line": {"shape": "hv"}}
+        shown = [point for point in drawn if point[0] in chosen]
+        mode, size = ("lines+markers", 16) if name == "frontier" else ("markers", 9)
+        trace = scatter([rms for *_, rms in shown], [ms for _, ms, _ in shown], name, mode, line={"shape": "vh"})
+        trace |= {"marker": {"color": colour, "symbol": symbol, "size": size}}
+        trace |= {"text": [plain(f"{one.product} {one.message}") for one, *_ in shown]}
         traces.append(trace | {"hovertemplate": "%{text}<br>%{y:.4g} ms, RMS error %{x:.2e}<extra></extra>"})
-    x = {"title": "RMS error, of the output's size", "type": "log", "exponentformat": "power"}
-    plot = new_plot(560, traces, x, {"title": "time, ms", "type": "log"})
-    words = "; ".join(f"{one.product} {time.median_ms:.4g} ms, RMS {wrong.rms:.2e}" for one, time, wrong in timed)
-    caption = (
-        f"{found.problem} on {found.device}. Nothing is as fast and as exact as a product of the frontier, and better."
-    )
-    return Figure("frontier", plot, f"{words}.", caption, zoomable=True)
+    errors, times = Scale.over([rms for *_, rms in drawn] or [1.0]), Scale.over([ms for _, ms, _ in drawn] or [1.0])
+    x = {"title": "RMS error, of the output's size", **errors.axis()}
+    plot = new_plot(560, traces, x, {"title": "time, ms", **times.axis()})
+    words = "; ".join(f"{one.product} {ms:.4g} ms, RMS error {rms:.2e}" for one, ms, rms in drawn if one in found.best)
+    caption = f"{found.problem} on {found.device}. Nothing is better in time or error than the frontier, and as good."
+    return Figure("frontier", plot, f"The frontier: {words}.", caption, zoomable=True)

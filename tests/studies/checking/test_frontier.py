@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -17,11 +18,14 @@ from tunebench.studies.checking.frontier import (
     _emulation,
     _known,
     _measure,
+    _point,
     _problem,
     _resolve,
+    _try,
     classes_of,
     sizes_of,
 )
+from tunebench.studies.faces.cli.frontier import _figure, _print
 from tunebench.studies.request.measure import FrontierRequest
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.device import find_device
@@ -30,7 +34,7 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.accuracy import Wrong
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy, Problem
-from tunebench.tuner.result import CacheRegime, Measurement
+from tunebench.tuner.result import CacheRegime, Measurement, TrialStatus
 
 SIZES = sizes_of("6x40x24")
 
@@ -148,10 +152,37 @@ def test_wrong_uses(run: CommandLine, tmp_path: Path) -> None:
         tunebench.frontier("1x1", device="cpu")
 
 
+def test_the_table_and_the_picture_mark_the_frontier(capsys: pytest.CaptureFixture[str]) -> None:
+    fast, exact, beaten, refused = point(1.0, 1e-5), point(4.0, 1e-7), point(5.0, 1e-6), point(0.5, 1e-8, "refused")
+    found = of(refused, fast, exact, beaten)
+    _print(found, verbose=False)
+    marks = [line.split()[0] for line in capsys.readouterr().out.splitlines()[3:]]
+    assert marks == ["-", "*", "*", "one", "one:"]
+    *_, shown, line = _figure(found).plot["data"]
+    assert (shown["x"], shown["y"]) == ([1e-8], [0.5])
+    assert (line["x"], line["y"], line["line"]["shape"]) == ([1e-5, 1e-7], [1.0, 4.0], "vh")
+
+
+@pytest.mark.slow
+def test_what_the_gate_refuses_is_told_with_its_errors() -> None:
+    """TF32 is no less exact than fp32 on this CPU, and operands rounded to fp16 are."""
+    resolved = _resolve(SIZES, request(), Accuracy.TF32)
+    space = resolved.space.enumerate(_problem(resolved, Mode.EVAL), resolved.device)
+    classes = classes_of(space, _known(resolved, space, Mode.EVAL), 1)
+    (rounded,) = (one for one in classes if one.rounding.get("corrections") == "none")
+    _try(resolved, request(trials=1), [rounded], math.inf, lambda _: None)
+    assert rounded.chosen is not None and rounded.chosen.status is TrialStatus.CORRECTNESS
+    torchs, ours = _measure(SIZES, request(), [(Accuracy.TF32, rounded.chosen.configuration)])
+    told = _point(Accuracy.TF32, rounded, iter(ours))
+    assert told.message.startswith("refused: ") and told.measurement and told.wrong and 1e-4 < told.wrong.rms < 1e-3
+    half = next(one for one in torchs if one.product == "torch float16")
+    assert half.wrong is not None and told.wrong.rms < half.wrong.rms
+
+
 @pytest.mark.slow
 def test_a_run_has_a_row_for_each_class_and_a_picture(run: CommandLine, tmp_path: Path) -> None:
     picture = tmp_path / "frontier.html"
-    options = ("--device", "cpu", "--trials", "1", "--seconds", "40", "--json", "--picture", str(picture))
+    options = ("--device", "cpu", "--trials", "1", "--seconds", "25", "--json", "--picture", str(picture))
     done = run("frontier", "3x32x16", *options)
     points = done.json["points"]
     ours = [one for one in points if one["accuracy"]]
