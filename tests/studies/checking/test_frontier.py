@@ -182,7 +182,7 @@ def test_what_the_gate_refuses_is_told_with_its_errors() -> None:
 @pytest.mark.slow
 def test_a_run_has_a_row_for_each_class_and_a_picture(run: CommandLine, tmp_path: Path) -> None:
     picture = tmp_path / "frontier.html"
-    options = ("--device", "cpu", "--trials", "1", "--seconds", "25", "--json", "--picture", str(picture))
+    options = ("--device", "cpu", "--trials", "1", "--seconds", "12", "--json", "--picture", str(picture))
     done = run("frontier", "3x32x16", *options)
     points = done.json["points"]
     ours = [one for one in points if one["accuracy"]]
