@@ -5,7 +5,9 @@
         function = "value + scaling_factor * sigmoid(value)"
         scalars = {"scaling_factor": "scaling_factor"}
 
-    layer           the path of an nn.Linear, or a product with a parameter: "x @ weight.T", "x @ weight"
+    layer           the path of an nn.Linear, or a product with a parameter: "x @ weight.T", "x @ weight"; or of two
+                    arguments of forward, each as it is or transposed: "a @ b", "a.T @ b"
+    triangle        what is kept of the product, "upper" or "lower", as torch.triu and torch.tril have it; or all
     function        of one `value` of the product, the bias added
     batch_norm_at   the path of a BatchNorm1d behind the function, in eval and in train mode
     group_norm_at   the path of a GroupNorm behind the function
@@ -20,6 +22,7 @@ of `forward`), tensors of one element (`per_tensor`) and `scalars`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -28,7 +31,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from tunebench.kernels.blocks.block import Block, Design, Kind, axes_of, fast_math_line, fast_math_tunables
+from tunebench.kernels.blocks.block import Block, Design, Kind, Operand, axes_of, fast_math_line, fast_math_tunables
 from tunebench.kernels.blocks.device_function import used_names
 from tunebench.kernels.blocks.linear_batch_norm import Norm, batch_norm_space, normalised
 from tunebench.kernels.blocks.linear_pass import (
@@ -44,19 +47,24 @@ from tunebench.kernels.blocks.linear_source import LinearSource
 from tunebench.kernels.blocks.reductions import Reduction
 from tunebench.kernels.blocks.rows import checked_reductions, launch_rows
 from tunebench.kernels.runtime.tuned_module import own_tensors
-from tunebench.kernels.shared import products
+from tunebench.kernels.shared import parts_product, products, split_product
 from tunebench.kernels.shared.products import has_passes, library_product
-from tunebench.kernels.shared.split_product import RowExponents
+from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import OUTPUT, Axes, Problem, Work
-from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.space import Constraint, SearchSpace
 
-_LAYER = re.compile(r"(?P<input>\w+) @ (?P<weight>[\w.]+?)(?P<transposed>\.T)?")
+_LAYER = re.compile(r"(?P<input>\w+?)(?P<turned>\.m?T)? @ (?P<weight>[\w.]+?)(?P<transposed>\.m?T)?")
 _AXES_OF_KIND: dict[Kind, str | tuple[str, ...]] = {
     Kind.PER_FEATURE: "out_features",
     Kind.PER_ROW: "rows",
     Kind.PER_TENSOR: "ones",
     Kind.ELEMENT: ("rows", "out_features"),
+}
+_AXES_OF_INPUTS: dict[Kind, str | tuple[str, ...]] = {
+    **_AXES_OF_KIND,
+    Kind.PER_ROW: "all_rows",
+    Kind.ELEMENT: "outputs",
 }
 _VECTORS = ("weight", "bias", "running_mean", "running_var")
 """The names of a BatchNorm1d's vectors."""
@@ -73,6 +81,7 @@ class Linear(Block):
     """
 
     layer: ClassVar[str] = ""
+    triangle: ClassVar[str] = ""
     function: ClassVar[str] = "value"
     batch_norm_at: ClassVar[str] = ""
     group_norm_at: ClassVar[str] = ""
@@ -90,6 +99,12 @@ class Linear(Block):
     weight_path: ClassVar[str]
     is_transposed: ClassVar[bool]
     """Whether the weight is (in_features, out_features)."""
+    other_at: ClassVar[int] = -1
+    """The place of a second input that stands for the weight; -1 where there is none."""
+    is_turned: ClassVar[bool] = False
+    """Whether the first of two inputs is (in_features, rows)."""
+    is_either_way: ClassVar[bool] = False
+    """Whether a product of two inputs may be made as the transposed one is."""
     by_columns: ClassVar[bool]
     """Whether what becomes of a value depends on its column or its row."""
     constants_at: ClassVar[tuple[int, ...]]
@@ -97,6 +112,8 @@ class Linear(Block):
     linear_at: ClassVar[tuple[int, ...]]
     """The places of the values for the product's own epilogue or pass; the others are for the rows' launch."""
     reduces_rows: ClassVar[bool]
+    is_plain: ClassVar[bool]
+    """Whether nothing becomes of the product's values."""
     is_of_rows: ClassVar[bool]
     """Whether the output has one value for each row."""
     row_tensors: ClassVar[int] = 1
@@ -112,6 +129,9 @@ class Linear(Block):
     @classmethod
     def design(cls) -> Design:
         """Design the products of the layer, with the functions behind them."""
+        if cls.triangle not in ("", "upper", "lower") or (cls.triangle and cls.batch_norm_at):
+            raise cls.wrong("triangle", 'give "upper" or "lower", and no BatchNorm behind it')
+        cls._read_layer()
         form = cls._form()
         texts = {"function": cls.text("function"), "finish": cls.text("finish")}
         texts |= {f"reductions[{name!r}]": one.text for name, one in cls.reductions.items()}
@@ -119,14 +139,16 @@ class Linear(Block):
         cls.used = cls.operands(texts, known=("value", *named))
         if cls.group_norm_at:
             cls.used = (*cls.used, *group_norm_operands(cls.group_norm_at))
+        cls.is_plain = cls.function == cls.finish == "value"
         fast_math, limits = fast_math_tunables(texts.values())
         source, of_rows, behind = cls._behind_rows(form) if cls.reduces_rows else cls._behind_elements()
         axes = cls._axes()
         # Those of rows ask nothing of the product's: they come first, so that they are enumerated once.
         ordered = {one.name: one for one in of_rows.tunables}
-        for one in (*products.TUNABLES, *fast_math, *behind.tunables):
+        of_inputs = split_product.OF_INPUTS if cls.other_at >= 0 else ()
+        for one in (*products.TUNABLES, *of_inputs, *fast_math, *behind.tunables):
             ordered.setdefault(one.name, one)
-        limits = (*of_rows.constraints, *products.CONSTRAINTS, *limits, *behind.constraints)
+        limits = (*of_rows.constraints, *products.CONSTRAINTS, *limits, *behind.constraints, *cls._limits_of_inputs())
         return Design(
             source,
             SearchSpace(
@@ -134,10 +156,24 @@ class Linear(Block):
                 tuple(dict.fromkeys(limits)),
             ),
             axes,
-            partial(_work, axes),
-            modes=("eval", "frozen", "train") if cls.batch_norm_at else ("eval", "frozen"),
+            _work_of_inputs if cls.other_at >= 0 else partial(_work, axes),
+            modes=("eval", *(("frozen",) if cls.other_at < 0 else ()), *(("train",) if cls.batch_norm_at else ())),
             bulk_copies=products.BULK_COPIES,
         )
+
+    @classmethod
+    def _limits_of_inputs(cls) -> tuple[Constraint, ...]:
+        """Return the constraints of a product of two inputs."""
+        if cls.other_at < 0:
+            return ()
+        limits = products.CONSTRAINTS_OF_INPUTS
+        if cls.is_turned or cls.is_transposed:
+            limits += parts_product.CONSTRAINTS_IN_COLUMNS
+        if cls.batch_norm_at or cls.triangle:
+            limits += (Constraint("depth_is_whole", _is_whole),)
+        if cls.batch_norm_at:
+            limits += (Constraint("an_input_does_not_normalise", _does_not_normalise),)
+        return limits
 
     @classmethod
     def _form(cls) -> RowForm:
@@ -155,7 +191,7 @@ class Linear(Block):
     @classmethod
     def _behind_elements(cls) -> tuple[str, Tuned, Tuned]:
         """Return the functions, and a BatchNorm, in the product's epilogue or in one pass, and their spaces."""
-        source = LinearSource(cls.__name__, cls.function, cls.finish, cls.used, bool(cls.batch_norm_at))
+        source = cls._source(cls.function, cls.finish, cls.used)
         cls.linear_at, cls.is_of_rows = tuple(range(len(cls.used))), False
         return source.text(), Tuned((), ()), cls._take(source)
 
@@ -167,10 +203,10 @@ class Linear(Block):
         if cls.batch_norm_at:
             names = used_names(function)
             cls.linear_at = tuple(at for at, one in enumerate(cls.used) if one.name in names)
-            source = LinearSource(cls.__name__, function, "value", [cls.used[at] for at in cls.linear_at], True)
+            source = cls._source(function, "value", [cls.used[at] for at in cls.linear_at])
             function = "value"
         else:
-            source = LinearSource(cls.__name__, "value", "value", (), False)
+            source = cls._source("value", "value", ())
         rows = RowsBehind(cls.__name__, function, form, cls.finish, cls.used, bool(cls.group_norm_at))
         tuned, of_rows = cls._take(source), rows.space()
         cls.is_of_rows, cls.row_tensors, cls.row_reductions = rows.is_of_rows, rows.tensors, len(form.reductions)
@@ -180,6 +216,16 @@ class Linear(Block):
         of_product = left_alone([one for one in tuned.tunables if one.name != "in_place"])
         behind = Tuned(of_product, tuned.constraints)
         return rows.source(source.text(head)), Tuned(left_alone(of_rows.tunables), of_rows.constraints), behind
+
+    @classmethod
+    def _source(cls, function: str, finish: str, used: Sequence[Operand]) -> LinearSource:
+        normalises = bool(cls.batch_norm_at)
+        return LinearSource(cls.__name__, function, finish, used, normalises, cls._in_columns(), cls.triangle)
+
+    @classmethod
+    def _in_columns(cls) -> InColumns | None:
+        """Return how two inputs lie; None of a layer."""
+        return None if cls.other_at < 0 else InColumns(cls.is_turned, cls.is_transposed)
 
     @classmethod
     def _take(cls, source: LinearSource) -> Tuned:
@@ -192,8 +238,8 @@ class Linear(Block):
         return columns_space() if source.by_columns else elements_space()
 
     @classmethod
-    def _axes(cls) -> dict[str, str | tuple[str, ...]]:
-        """Return the problem axes: the layer's, those of the functions' operands, and the normalisation's."""
+    def _read_layer(cls) -> None:
+        """Read what is multiplied."""
         arguments = cls._input_names()
         multiplied = _LAYER.fullmatch(cls.layer)
         taken = multiplied["input"] if multiplied else arguments[0]
@@ -201,22 +247,40 @@ class Linear(Block):
             raise cls.wrong("layer", f"'{taken}' is no argument of forward ({', '.join(arguments)})")
         if not multiplied and not all(re.fullmatch(r"\w+", name) for name in cls.layer.split(".")):
             raise cls.wrong("layer", 'give the path of an nn.Linear, or a product such as "x @ weight.T"')
-        if any(one.path == taken for one in cls.used):
-            raise cls.wrong(
-                "function", f"'{taken}' goes into the layer, and no element of it is behind one of the output"
-            )
         cls.input_at = arguments.index(taken)
         cls.layer_path = "" if multiplied else cls.layer
         cls.weight_path = multiplied["weight"] if multiplied else f"{cls.layer}.weight"
         cls.is_transposed = multiplied is not None and not multiplied["transposed"]
+        cls.is_turned = multiplied is not None and bool(multiplied["turned"])
+        cls.other_at = arguments.index(cls.weight_path) if cls.weight_path in arguments else -1
+        if cls.is_turned and cls.other_at < 0:
+            raise cls.wrong("layer", f"'{taken}' is transposed, which it may be beside another argument alone")
+
+    @classmethod
+    def _axes(cls) -> dict[str, str | tuple[str, ...]]:
+        """Return the problem axes: the layer's, those of the functions' operands, and the normalisation's."""
+        taken, of_inputs = cls._input_names()[cls.input_at], cls.other_at >= 0
+        for name in (taken, cls.weight_path):
+            if any(one.path == name for one in cls.used):
+                raise cls.wrong(
+                    "function", f"'{name}' goes into the layer, and no element of it is behind one of the output"
+                )
         sides = ("out_features", "in_features")
-        axes: dict[str, str | tuple[str, ...]] = {
-            taken: ("rows", "in_features"),
+        operands: dict[str, str | tuple[str, ...]] = {
+            taken: "first_elements" if of_inputs else ("rows", "in_features"),
             cls.weight_path: sides[::-1] if cls.is_transposed else sides,
-            **axes_of(cls.used, _AXES_OF_KIND),
         }
+        if of_inputs:
+            operands[cls.weight_path] = "second_elements" if cls.weight_path != taken else "first_elements"
+            between = (Kind.PER_FEATURE, Kind.PER_ROW)
+            cls.is_either_way = not (
+                cls.reduces_rows or cls.batch_norm_at or cls.triangle or any(one.kind in between for one in cls.used)
+            )
+        axes = {**operands, **axes_of(cls.used, _AXES_OF_INPUTS if of_inputs else _AXES_OF_KIND)}
         if cls.batch_norm_at:
             axes |= {f"{cls.batch_norm_at}.{name}": ("out_features",) for name in _VECTORS}
+        if of_inputs:
+            return {**axes, OUTPUT: "outputs"}
         return {**axes, OUTPUT: "rows" if cls.is_of_rows else ("rows", "out_features")}
 
     def mode(self) -> Mode:
@@ -233,6 +297,8 @@ class Linear(Block):
         found = super().problem(*inputs, **named)
         if found is None:
             return None
+        if self.other_at >= 0:
+            return self._problem_of_inputs(found, inputs)
         if found.options["mode"] == Mode.TRAIN and found.axes["rows"] < 2:
             return self.unserved("a batch of one row has no variance")
         for one, value in zip(self.used, self.values(inputs), strict=True):
@@ -243,6 +309,59 @@ class Linear(Block):
             if one.kind is Kind.PER_TENSOR and value.numel() != 1:
                 return self.unserved(f"'{one.path}' has {value.numel()} elements, not one")
         return found if not self.reduces_rows else self._with_features(found)
+
+    def _problem_of_inputs(self, found: Problem, inputs: Sequence[Any]) -> Problem | None:
+        """Accept two matrices, or stacks of them, that torch.matmul takes, and vectors that fit what it makes."""
+        x, weight = inputs[self.input_at], inputs[self.other_at]
+        if min(x.dim(), weight.dim()) < 2:
+            return self.unserved("a vector is no matrix")
+        x, weight = x.mT if self.is_turned else x, weight if self.is_transposed else weight.mT
+        try:
+            shape = torch.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
+        except RuntimeError:
+            return self.unserved(f"stacks of {tuple(x.shape[:-2])} and {tuple(weight.shape[:-2])} matrices do not fit")
+        if x.shape[-1] != weight.shape[-2]:
+            return self.unserved(f"{x.shape[-1]} columns do not fit {weight.shape[-2]} rows")
+        if shape and (self.triangle or self.batch_norm_at or self.group_norm_at):
+            return self.unserved("a triangle and a normalisation are of one product alone")
+        shape = (*shape, x.shape[-2], weight.shape[-1])
+        rows, features = math.prod(shape[:-1]), shape[-1]
+        if found.options.get("mode") == Mode.TRAIN and rows < 2:
+            return self.unserved("a batch of one row has no variance")
+        sizes = {Kind.PER_FEATURE: features, Kind.PER_ROW: rows, Kind.PER_TENSOR: 1}
+        for one, value in zip(self.used, self.values(inputs), strict=True):
+            if one.kind is Kind.ELEMENT and value.shape != shape:
+                return self.unserved(f"'{one.path}' is {tuple(value.shape)}, the product {shape}")
+            if one.kind in sizes and value.numel() != sizes[one.kind]:
+                return self.unserved(f"'{one.path}' has {value.numel()} elements, not {sizes[one.kind]}")
+        if self.batch_norm_at and attrgetter(self.batch_norm_at)(self).num_features != features:
+            return self.unserved(f"the BatchNorm is not of {features} features")
+        first, second = self._stacks(inputs)
+        axes = {
+            "products": first.shape[:-2].numel(),
+            "rows": first.shape[-2],
+            "in_features": first.shape[-1],
+            "out_features": second.shape[-2],
+        }
+        made = Problem(axes, found.dtype, found.options)
+        return made if not self.reduces_rows else self._with_features(made)
+
+    def _stacks(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return two inputs as matrices (rows, in_features) and (out_features, in_features), or stacks of as many.
+
+        All matrices that one matrix is multiplied with are one, whose rows they have. A product of one column is made as
+        the transposed one, of one row, where nothing behind it tells rows from columns.
+        """
+        x, weight = inputs[self.input_at], inputs[self.other_at]
+        x, weight = x.mT if self.is_turned else x, weight.mT if self.is_transposed else weight
+        if weight.dim() == 2 and not (self.is_turned and x.dim() > 2):
+            x = x.reshape(-1, x.shape[-1])
+        if max(x.dim(), weight.dim()) > 2:
+            stack = torch.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
+            x, weight = (one.expand(*stack, -1, -1).reshape(-1, *one.shape[-2:]) for one in (x, weight))
+        elif self.is_either_way and weight.shape[0] == 1:
+            return weight, x
+        return x, weight
 
     def _with_features(self, problem: Problem) -> Problem:
         """Return the problem with the axis of row reductions: the number of elements that are reduced together."""
@@ -255,18 +374,34 @@ class Linear(Block):
         return found
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
-        """Return whether the tensor goes into the product, in which case it is made contiguous first."""
+        """Return whether the tensor goes into the product, in which case it is made contiguous first if need be."""
         return name in (self._input_names()[self.input_at], self.weight_path, f"{self.layer_path}.bias")
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
         """Map (rows, in_features) to (rows, out_features), or to one value for each row."""
-        x, values = inputs[self.input_at], self.values(inputs)
-        weight, bias = self._weight()
+        values, bias, in_columns = self.values(inputs), None, None
+        if self.other_at >= 0:
+            x, weight = self._stacks(inputs)
+            in_columns = InColumns(self.is_turned, self.is_transposed)
+        else:
+            x = inputs[self.input_at]
+            weight, bias = self._weight()
         of_product = [values[at] for at in self.linear_at] if self.reduces_rows else values
         in_place = self.reduces_rows or bool(plan["in_place"])
-        call = LinearCall(plan, x, weight, bias, self._exponents, of_product, self.by_columns, in_place, self)
-        made = self._elements(call)
-        return self._of_rows(plan, made, values) if self.reduces_rows else made
+        operands = (plan, x, weight, bias, self._exponents)
+        made = self._elements(LinearCall(*operands, of_product, self.by_columns, in_place, self, in_columns))
+        made = self._of_rows(plan, made, values) if self.reduces_rows else made
+        return made if in_columns is None else self._shaped(made, inputs)
+
+    def _shaped(self, made: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
+        """Return what was made of all rows in the shape that torch.matmul gives to the product of two inputs."""
+        x, weight = inputs[self.input_at], inputs[self.other_at]
+        weight = weight if self.is_transposed else weight.mT
+        rows = x.shape[-1] if self.is_turned else x.shape[-2]
+        stack = torch.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
+        shape = (*stack, rows, *(made.shape[1:] if self.reduces_rows else weight.shape[-1:]))
+        # To autograd what a kernel makes is no view of another tensor.
+        return made if made.shape == shape else torch.ops.aten._unsafe_view(made, shape)
 
     def _elements(self, call: LinearCall) -> torch.Tensor:
         """Return the matrix of the product's values after the function of each of them."""
@@ -276,8 +411,8 @@ class Linear(Block):
             return normalised(call, Norm(self, attrgetter(self.batch_norm_at)(self), constants, finishes))
         if not has_passes(str(call.plan["product"])):
             return own_output(call).values
-        product = library_product(call.plan, self, call.weight, call.bias, call.x)
-        if self.reduces_rows and not product.is_partial:
+        product = library_product(call.plan, self, call.weight, call.bias, call.x, call.in_columns)
+        if not (product.is_partial or self.triangle) and (self.reduces_rows or self.is_plain):
             return product.first
         return pass_over(call, product, call.bias)
 
@@ -298,6 +433,21 @@ class Linear(Block):
             return weight, bias
         weight = attrgetter(self.weight_path)(self)
         return (weight.t() if self.is_transposed else weight), None
+
+
+def _is_whole(product_slices: int) -> bool:
+    return product_slices == 1
+
+
+def _does_not_normalise(normalisation: str) -> bool:
+    return normalisation != "weight"
+
+
+def _work_of_inputs(problem: Problem) -> Work:
+    """Return the least work of two inputs: as of a layer, of each product, without tensors behind it."""
+    products, rows, inputs, outputs = (problem.axes[name] for name in ("products", "rows", "in_features", "out_features"))
+    elements = products * (rows * inputs + inputs * outputs + rows * outputs)
+    return Work(elements * problem.item_bytes, operations=2 * products * rows * inputs * outputs)
 
 
 def _work(axes: Axes, problem: Problem) -> Work:

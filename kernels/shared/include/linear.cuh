@@ -141,7 +141,7 @@ template <class Chain> struct ProductEpilogue {
         bool whole;
         // The product, with its bias.
         __device__ __forceinline__ accumulator_t operator()(float value, long long row) const {
-            const accumulator_t product = value + bias;
+            const accumulator_t product = is_kept(row, feature) ? value + bias : accumulator_t(0);
             vector_of<accumulator_t, 1> found = product;
             if (whole) {
                 chain.template apply<1>(found, columns, chain.arguments.row(row), row * features + feature);

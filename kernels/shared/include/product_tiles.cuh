@@ -5,7 +5,7 @@
 #pragma once
 
 #include "early_launches.cuh"
-#include "parts.cuh"
+#include "input_matrices.cuh"
 #include "wgmma.cuh"
 
 constexpr bool fused = product == product_t::fused;
@@ -19,23 +19,44 @@ constexpr int consumer_threads = 256;
 constexpr int product_threads = producer_threads + consumer_threads;
 constexpr unsigned short whole_cluster = (1 << product_cluster) - 1;  // A bit for each of its blocks.
 
+// Of one product; of two inputs (input_matrices.cuh) there may be several, one behind the other.
 struct ProductShape {
     long long x_rows, w_rows, depth;
+    long long products = 1;
     __device__ __forceinline__ long long x_tiles() const { return (x_rows + product_columns - 1) / product_columns; }
+    __device__ __forceinline__ long long w_tiles() const { return (w_rows + product_rows - 1) / product_rows; }
     // Of the cluster: its blocks work on neighbouring tiles of w and one tile of x.
-    __device__ __forceinline__ long long tiles() const {
+    __device__ __forceinline__ long long tiles_of_one() const {
         constexpr int rows_of_cluster = product_rows * product_cluster;
         return (w_rows + rows_of_cluster - 1) / rows_of_cluster * product_cluster * x_tiles();
     }
+    __device__ __forceinline__ long long tiles() const {
+        return of_inputs ? tiles_of_one() * products : tiles_of_one();
+    }
 };
 
-// What a block works on: the number of a tile of x, and the first row of its tile of w.
+// What a block works on: a product, the number of a tile of its x, and the first row of a tile of its w.
 struct Tile {
-    long long x_tile, w_first;
+    long long product = 0, x_tile, w_first;
     __device__ __forceinline__ Tile(long long number, const ProductShape& shape, unsigned rank) {
+        if constexpr (of_inputs) {
+            product = number / shape.tiles_of_one();
+            number %= shape.tiles_of_one();
+        }
         const long long group = number / product_cluster;
         x_tile = group % shape.x_tiles();
         w_first = (group / shape.x_tiles() * product_cluster + rank) * product_rows;
+    }
+    // Rows of x and of w in the products before this one.
+    __device__ __forceinline__ long long x_before(const ProductShape& shape) const { return product * shape.x_rows; }
+    __device__ __forceinline__ long long w_before(const ProductShape& shape) const { return product * shape.w_rows; }
+
+    // Whether nothing is kept of it, nor of the tiles of the cluster's other blocks.
+    __device__ __forceinline__ bool is_left_out(const ProductShape& shape) const {
+        constexpr int rows_of_cluster = product_rows * product_cluster;
+        const long long x_begin = x_tile * product_columns, w_begin = w_first / rows_of_cluster * rows_of_cluster;
+        return has_triangle && !is_kept(keeps_upper ? x_begin : x_begin + product_columns - 1,
+                                        keeps_upper ? w_begin + rows_of_cluster - 1 : w_begin);
     }
 };
 
@@ -69,13 +90,14 @@ __device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], c
     }
     constexpr int batch = 8;  // Rows of x whose exponents are read at once.
     const long long first = tile.x_tile * product_columns + lane % 4 * 2;
+    const long long before = tile.x_before(shape);
 #pragma unroll
     for (int begin = 0; begin < product_columns / 4; begin += batch) {
         int x_exponent[batch];
 #pragma unroll
         for (int j = 0; j < batch; ++j) {
             const long long x_row = first + (begin + j) / 2 * 8 + j % 2;
-            x_exponent[j] = x_row < shape.x_rows ? x_exponents[x_row] : 0;
+            x_exponent[j] = x_row < shape.x_rows ? x_exponents[before + x_row] : 0;
         }
 #pragma unroll
         for (int j = 0; j < batch; ++j) {
@@ -86,7 +108,7 @@ __device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], c
                 for (int below = 0; below < 2; ++below) {
                     if (exists[below]) {
                         float& value = sum[(begin + j) / 2 * 4 + 2 * below + j % 2];
-                        const float product = finish[below](of_features[below].of(value, of_row), x_row);
+                        const float product = finish[below](of_features[below].of(value, of_row), before + x_row);
                         if constexpr (Epilogue::takes_moments) {
                             value = product;
                         }
