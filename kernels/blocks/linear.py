@@ -34,6 +34,7 @@ import torch
 from tunebench.kernels.blocks.block import Block, Design, Kind, Operand, axes_of, fast_math_line, fast_math_tunables
 from tunebench.kernels.blocks.device_function import used_names
 from tunebench.kernels.blocks.linear_batch_norm import Norm, batch_norm_space, normalised
+from tunebench.kernels.blocks.linear_inputs import Stacks, require_fitting, stacks_of, work_of_inputs
 from tunebench.kernels.blocks.linear_pass import (
     LinearCall,
     Tuned,
@@ -46,6 +47,7 @@ from tunebench.kernels.blocks.linear_rows import FORMS, RowForm, RowsBehind, for
 from tunebench.kernels.blocks.linear_source import LinearSource
 from tunebench.kernels.blocks.reductions import Reduction
 from tunebench.kernels.blocks.rows import checked_reductions, launch_rows
+from tunebench.kernels.runtime.axes import UnservedError
 from tunebench.kernels.runtime.tuned_module import own_tensors
 from tunebench.kernels.shared import parts_product, products, split_product
 from tunebench.kernels.shared.products import has_passes, library_product
@@ -101,8 +103,8 @@ class Linear(Block):
     """Whether the weight is (in_features, out_features)."""
     other_at: ClassVar[int] = -1
     """The place of a second input that stands for the weight; -1 where there is none."""
-    is_turned: ClassVar[bool] = False
-    """Whether the first of two inputs is (in_features, rows)."""
+    in_columns: ClassVar[tuple[bool, bool]] = (False, False)
+    """Which of two inputs are transposed: (in_features, rows), and (in_features, out_features)."""
     is_either_way: ClassVar[bool] = False
     """Whether a product of two inputs may be made as the transposed one is."""
     by_columns: ClassVar[bool]
@@ -156,7 +158,7 @@ class Linear(Block):
                 tuple(dict.fromkeys(limits)),
             ),
             axes,
-            _work_of_inputs if cls.other_at >= 0 else partial(_work, axes),
+            work_of_inputs if cls.other_at >= 0 else partial(_work, axes),
             modes=("eval", *(("frozen",) if cls.other_at < 0 else ()), *(("train",) if cls.batch_norm_at else ())),
             bulk_copies=products.BULK_COPIES,
         )
@@ -166,8 +168,8 @@ class Linear(Block):
         """Return the constraints of a product of two inputs."""
         if cls.other_at < 0:
             return ()
-        limits = products.CONSTRAINTS_OF_INPUTS
-        if cls.is_turned or cls.is_transposed:
+        limits: tuple[Constraint, ...] = products.CONSTRAINTS_OF_INPUTS
+        if any(cls.in_columns):
             limits += parts_product.CONSTRAINTS_IN_COLUMNS
         if cls.batch_norm_at or cls.triangle:
             limits += (Constraint("depth_is_whole", _is_whole),)
@@ -220,12 +222,8 @@ class Linear(Block):
     @classmethod
     def _source(cls, function: str, finish: str, used: Sequence[Operand]) -> LinearSource:
         normalises = bool(cls.batch_norm_at)
-        return LinearSource(cls.__name__, function, finish, used, normalises, cls._in_columns(), cls.triangle)
-
-    @classmethod
-    def _in_columns(cls) -> InColumns | None:
-        """Return how two inputs lie; None of a layer."""
-        return None if cls.other_at < 0 else InColumns(cls.is_turned, cls.is_transposed)
+        inputs = InColumns(*cls.in_columns) if cls.other_at >= 0 else None
+        return LinearSource(cls.__name__, function, finish, used, normalises, inputs, cls.triangle)
 
     @classmethod
     def _take(cls, source: LinearSource) -> Tuned:
@@ -251,9 +249,10 @@ class Linear(Block):
         cls.layer_path = "" if multiplied else cls.layer
         cls.weight_path = multiplied["weight"] if multiplied else f"{cls.layer}.weight"
         cls.is_transposed = multiplied is not None and not multiplied["transposed"]
-        cls.is_turned = multiplied is not None and bool(multiplied["turned"])
+        is_turned = multiplied is not None and bool(multiplied["turned"])
         cls.other_at = arguments.index(cls.weight_path) if cls.weight_path in arguments else -1
-        if cls.is_turned and cls.other_at < 0:
+        cls.in_columns = (is_turned, cls.is_transposed)
+        if is_turned and cls.other_at < 0:
             raise cls.wrong("layer", f"'{taken}' is transposed, which it may be beside another argument alone")
 
     @classmethod
@@ -297,71 +296,42 @@ class Linear(Block):
         found = super().problem(*inputs, **named)
         if found is None:
             return None
-        if self.other_at >= 0:
-            return self._problem_of_inputs(found, inputs)
-        if found.options["mode"] == Mode.TRAIN and found.axes["rows"] < 2:
+        if found.options.get("mode") == Mode.TRAIN and found.axes.get("rows", 2) < 2:
             return self.unserved("a batch of one row has no variance")
-        for one, value in zip(self.used, self.values(inputs), strict=True):
-            if one.kind is Kind.PER_FEATURE and value.shape[-1:].numel() != value.numel():
-                return self.unserved(f"'{one.path}' is {tuple(value.shape)}, which is not one value for each feature")
-            if one.kind is Kind.PER_ROW and value.shape[:1].numel() != value.numel():
-                return self.unserved(f"'{one.path}' is {tuple(value.shape)}, which is not one value for each row")
-            if one.kind is Kind.PER_TENSOR and value.numel() != 1:
-                return self.unserved(f"'{one.path}' has {value.numel()} elements, not one")
-        return found if not self.reduces_rows else self._with_features(found)
-
-    def _problem_of_inputs(self, found: Problem, inputs: Sequence[Any]) -> Problem | None:
-        """Accept two matrices, or stacks of them, that torch.matmul takes, and vectors that fit what it makes."""
-        x, weight = inputs[self.input_at], inputs[self.other_at]
-        if min(x.dim(), weight.dim()) < 2:
-            return self.unserved("a vector is no matrix")
-        x, weight = x.mT if self.is_turned else x, weight if self.is_transposed else weight.mT
         try:
-            shape = torch.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
-        except RuntimeError:
-            return self.unserved(f"stacks of {tuple(x.shape[:-2])} and {tuple(weight.shape[:-2])} matrices do not fit")
-        if x.shape[-1] != weight.shape[-2]:
-            return self.unserved(f"{x.shape[-1]} columns do not fit {weight.shape[-2]} rows")
-        if shape and (self.triangle or self.batch_norm_at or self.group_norm_at):
-            return self.unserved("a triangle and a normalisation are of one product alone")
-        shape = (*shape, x.shape[-2], weight.shape[-1])
-        rows, features = math.prod(shape[:-1]), shape[-1]
-        if found.options.get("mode") == Mode.TRAIN and rows < 2:
-            return self.unserved("a batch of one row has no variance")
-        sizes = {Kind.PER_FEATURE: features, Kind.PER_ROW: rows, Kind.PER_TENSOR: 1}
-        for one, value in zip(self.used, self.values(inputs), strict=True):
-            if one.kind is Kind.ELEMENT and value.shape != shape:
-                return self.unserved(f"'{one.path}' is {tuple(value.shape)}, the product {shape}")
-            if one.kind in sizes and value.numel() != sizes[one.kind]:
-                return self.unserved(f"'{one.path}' has {value.numel()} elements, not {sizes[one.kind]}")
-        if self.batch_norm_at and attrgetter(self.batch_norm_at)(self).num_features != features:
-            return self.unserved(f"the BatchNorm is not of {features} features")
-        first, second = self._stacks(inputs)
-        axes = {
-            "products": first.shape[:-2].numel(),
-            "rows": first.shape[-2],
-            "in_features": first.shape[-1],
-            "out_features": second.shape[-2],
-        }
-        made = Problem(axes, found.dtype, found.options)
+            made = self._of_inputs(found, inputs) if self.other_at >= 0 else self._of_layer(found, inputs)
+        except UnservedError as error:
+            return self.unserved(str(error))
         return made if not self.reduces_rows else self._with_features(made)
 
-    def _stacks(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two inputs as matrices (rows, in_features) and (out_features, in_features), or stacks of as many.
+    def _of_layer(self, found: Problem, inputs: Sequence[Any]) -> Problem:
+        """Return the problem of a layer whose vectors are broadcast as declared."""
+        for one, value in zip(self.used, self.values(inputs), strict=True):
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+            if one.kind is Kind.PER_FEATURE and value.shape[-1:].numel() != value.numel():
+                raise UnservedError(f"'{one.path}' is {shape}, which is not one value for each feature")
+            if one.kind is Kind.PER_ROW and value.shape[:1].numel() != value.numel():
+                raise UnservedError(f"'{one.path}' is {shape}, which is not one value for each row")
+            if one.kind is Kind.PER_TENSOR and value.numel() != 1:
+                raise UnservedError(f"'{one.path}' has {value.numel()} elements, not one")
+        return found
 
-        All matrices that one matrix is multiplied with are one, whose rows they have. A product of one column is made as
-        the transposed one, of one row, where nothing behind it tells rows from columns.
-        """
-        x, weight = inputs[self.input_at], inputs[self.other_at]
-        x, weight = x.mT if self.is_turned else x, weight.mT if self.is_transposed else weight
-        if weight.dim() == 2 and not (self.is_turned and x.dim() > 2):
-            x = x.reshape(-1, x.shape[-1])
-        if max(x.dim(), weight.dim()) > 2:
-            stack = torch.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
-            x, weight = (one.expand(*stack, -1, -1).reshape(-1, *one.shape[-2:]) for one in (x, weight))
-        elif self.is_either_way and weight.shape[0] == 1:
-            return weight, x
-        return x, weight
+    def _of_inputs(self, found: Problem, inputs: Sequence[Any]) -> Problem:
+        """Return the problem of two inputs that fit, and vectors that fit what they make."""
+        stacks = self._stacks(inputs)
+        require_fitting(stacks, self.used, self.values(inputs))
+        rows, features = math.prod(stacks.shape[:-1]), stacks.shape[-1]
+        if len(stacks.shape) > 2 and (self.triangle or self.batch_norm_at or self.group_norm_at):
+            raise UnservedError("a triangle and a normalisation are of one product alone")
+        if self.batch_norm_at and found.axes["out_features"] != features:
+            raise UnservedError(f"the BatchNorm is of {found.axes['out_features']} features, not {features}")
+        if found.options.get("mode") == Mode.TRAIN and rows < 2:
+            raise UnservedError("a batch of one row has no variance")
+        return Problem(stacks.axes, found.dtype, found.options)
+
+    def _stacks(self, inputs: Sequence[Any]) -> Stacks:
+        given, in_columns = (inputs[self.input_at], inputs[self.other_at]), InColumns(*self.in_columns)
+        return stacks_of(*given, in_columns, is_either_way=self.is_either_way)
 
     def _with_features(self, problem: Problem) -> Problem:
         """Return the problem with the axis of row reductions: the number of elements that are reduced together."""
@@ -379,27 +349,18 @@ class Linear(Block):
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
         """Map (rows, in_features) to (rows, out_features), or to one value for each row."""
-        values, bias, in_columns = self.values(inputs), None, None
-        if self.other_at >= 0:
-            x, weight = self._stacks(inputs)
-            in_columns = InColumns(self.is_turned, self.is_transposed)
-        else:
-            x = inputs[self.input_at]
-            weight, bias = self._weight()
+        values, stacks = self.values(inputs), self._stacks(inputs) if self.other_at >= 0 else None
         of_product = [values[at] for at in self.linear_at] if self.reduces_rows else values
         in_place = self.reduces_rows or bool(plan["in_place"])
+        weight, bias = (stacks.weight, None) if stacks else self._weight()
+        x, in_columns = (stacks.x, InColumns(*self.in_columns)) if stacks else (inputs[self.input_at], None)
         operands = (plan, x, weight, bias, self._exponents)
-        made = self._elements(LinearCall(*operands, of_product, self.by_columns, in_place, self, in_columns))
+        call = LinearCall(*operands, of_product, self.by_columns, in_place, self, in_columns)
+        made = self._elements(call)
         made = self._of_rows(plan, made, values) if self.reduces_rows else made
-        return made if in_columns is None else self._shaped(made, inputs)
-
-    def _shaped(self, made: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
-        """Return what was made of all rows in the shape that torch.matmul gives to the product of two inputs."""
-        x, weight = inputs[self.input_at], inputs[self.other_at]
-        weight = weight if self.is_transposed else weight.mT
-        rows = x.shape[-1] if self.is_turned else x.shape[-2]
-        stack = torch.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
-        shape = (*stack, rows, *(made.shape[1:] if self.reduces_rows else weight.shape[-1:]))
+        if stacks is None:
+            return made
+        shape = (*stacks.shape[:-1], *(made.shape[1:] if self.reduces_rows else stacks.shape[-1:]))
         # To autograd what a kernel makes is no view of another tensor.
         return made if made.shape == shape else torch.ops.aten._unsafe_view(made, shape)
 
@@ -441,13 +402,6 @@ def _is_whole(product_slices: int) -> bool:
 
 def _does_not_normalise(normalisation: str) -> bool:
     return normalisation != "weight"
-
-
-def _work_of_inputs(problem: Problem) -> Work:
-    """Return the least work of two inputs: as of a layer, of each product, without tensors behind it."""
-    products, rows, inputs, outputs = (problem.axes[name] for name in ("products", "rows", "in_features", "out_features"))
-    elements = products * (rows * inputs + inputs * outputs + rows * outputs)
-    return Work(elements * problem.item_bytes, operations=2 * products * rows * inputs * outputs)
 
 
 def _work(axes: Axes, problem: Problem) -> Work:

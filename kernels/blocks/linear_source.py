@@ -77,8 +77,8 @@ extern "C" __global__ void __launch_bounds__(repair_threads, 1)
                 scalar_t* __restrict__ output{parameters}{of_inputs}) {{
     if constexpr (fused) {{
         begin_launch();
-        repair_rows_of_block(MatricesOfX{{x, x_rows, depth, {whole_depth}}}, MatricesOfW{{w, w_rows, depth, {whole_depth}}},
-                             x_unfit, w_unfit, kept_exponents, {count},
+        repair_rows_of_block(MatricesOfX{{x, x_rows, depth, {whole_depth}}},
+                             MatricesOfW{{w, w_rows, depth, {whole_depth}}}, x_unfit, w_unfit, kept_exponents, {count},
                              ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, {whole}}});
     }}
 }}
@@ -280,7 +280,7 @@ class LinearSource:
         )
 
     def _products(self) -> str:
-        """In train mode a product of our own is not normalised yet: `whole` is false. Nor are slices, still to be added."""
+        """In train mode a product of our own is not normalised yet: `whole` is false. So it is of slices."""
         whole, moments = (", bool whole", ", void* moments") if self.batch_norm else ("", "")
         of_inputs = self.inputs is not None
         return _PRODUCTS.format(

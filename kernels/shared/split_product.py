@@ -326,7 +326,7 @@ class Tiles(NamedTuple):
     @classmethod
     def for_matrix(cls, plan: Plan, matrix: torch.Tensor, tile_rows: int) -> Tiles:
         """Allocate the memory."""
-        return cls.of(plan, matrix, 1, *matrix.shape, tile_rows)
+        return cls.of(plan, matrix, 1, matrix.shape[0], matrix.shape[1], tile_rows)
 
     @classmethod
     def of(cls, plan: Plan, matrix: torch.Tensor, products: int, rows: int, depth: int, tile_rows: int) -> Tiles:
@@ -413,6 +413,35 @@ def tiles_of_both(
     return x_tiles, w_tiles
 
 
+def tiles_of_inputs(
+    plan: Plan,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    in_columns: InColumns,
+    sizes: tuple[int, int, int, int, int],
+) -> tuple[Tiles, Tiles]:
+    """Return the tiles of two inputs, made by one launch.
+
+    Args:
+        x, weight: contiguous, as they lie.
+        sizes: how many products there are, rows, features, and the depth of one and of all slices.
+    """
+    products, rows, features, depth, whole_depth = sizes
+    x_tiles = Tiles.of(plan, x, products, rows, depth, plan.integer("product_columns"))
+    w_tiles = Tiles.of(plan, x, products, features, depth, _TILE_ROWS)
+    threads, early = plan.integer("split_threads"), bool(plan["early_launches"])
+    of_rows = 4 if threads == 512 else 2
+    x_blocks, w_blocks = (
+        tiles.whole // (_COLUMNS_OF_SPLIT_BLOCK if lies else of_rows)
+        for tiles, lies in zip((x_tiles, w_tiles), in_columns, strict=True)
+    )
+    of_x = (x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, x_blocks)
+    of_weight = (weight, w_tiles.parts, w_tiles.exponents, w_tiles.unfit, features)
+    split = (*of_x, *of_weight, depth, None, None, 0, whole_depth)
+    plan.launch("split_tiles", *split, blocks=x_blocks + w_blocks, threads=threads, early=early)
+    return x_tiles, w_tiles
+
+
 def product_of_inputs(
     plan: Plan, x: torch.Tensor, weight: torch.Tensor, in_columns: InColumns, *epilogue: Argument
 ) -> Unfit:
@@ -432,18 +461,7 @@ def product_of_inputs(
     depth = whole_depth if slices == 1 else ceil_div(whole_depth, slices * _WHOLE_RUN) * _WHOLE_RUN
     geometry = plan.once(_geometry, rows, features, depth, products)
     scratch = x.new_empty(geometry.scratch) if geometry.scratch else None
-    x_tiles = Tiles.of(plan, x, products, rows, depth, geometry.columns)
-    w_tiles = Tiles.of(plan, x, products, features, depth, _TILE_ROWS)
-    threads = plan.integer("split_threads")
-    of_rows = 4 if threads == 512 else 2
-    x_blocks, w_blocks = (
-        tiles.whole // (_COLUMNS_OF_SPLIT_BLOCK if lies else of_rows)
-        for tiles, lies in zip((x_tiles, w_tiles), in_columns, strict=True)
-    )
-    of_x = (x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, x_blocks)
-    of_weight = (weight, w_tiles.parts, w_tiles.exponents, w_tiles.unfit, features)
-    split = (*of_x, *of_weight, depth, None, None, 0, whole_depth)
-    plan.launch("split_tiles", *split, blocks=x_blocks + w_blocks, threads=threads, early=early)
+    x_tiles, w_tiles = tiles_of_inputs(plan, x, weight, in_columns, (products, rows, features, depth, whole_depth))
     sizes, of_inputs = (rows, features, depth), (products, whole_depth)
     read = (w_tiles.parts, x_tiles.parts, x_tiles.exponents, w_tiles.exponents, w_tiles.unfit, scratch)
     shape = {"blocks": geometry.blocks, "threads": _PRODUCT_THREADS, "shared": geometry.shared}
