@@ -125,7 +125,7 @@ def test_what_lies_beyond_a_triangle_is_zero(
         values: dict[str, Value] = {"weight_parts": "fp16", "product_columns": columns, "product_cluster": cluster}
         found = run(model, cuda, x[0], weight[0], **values)
         wanted = (torch.triu if triangle == "upper" else torch.tril)(x[0].double() @ weight[0].double().T)
-        torch.testing.assert_close(found.double(), wanted, rtol=0.0, atol=1e-4, equal_nan=True)
+        torch.testing.assert_close(found.double(), wanted, rtol=0.0, atol=5e-4, equal_nan=True)
 
 
 @pytest.mark.parametrize("layer", FORMS)
