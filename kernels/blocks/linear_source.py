@@ -230,7 +230,7 @@ class LinearSource:
         flags = {"of_inputs": self.inputs is not None, "x_in_columns": x, "w_in_columns": weight}
         flags |= {"has_triangle": bool(self.triangle), "keeps_upper": self.triangle == "upper"}
         text = _OPERANDS.format(**{name: str(flag).lower() for name, flag in flags.items()})
-        return text if self.inputs else f"{text}constexpr int product_slices = 1;\n"
+        return text if self.inputs else f"{text}constexpr int product_slices = 1, split_block_rows = 0;\n"
 
     def _function(self, name: str, attribute: str, text: str) -> str:
         return device_function(f"{self.owner}.{attribute}", name, text, ["value", *(one.name for one in self.used)])

@@ -177,7 +177,10 @@ CONSTRAINTS = (
 )
 
 
-OF_INPUTS = (Tunable("product_slices", (1, 2, 4, 8, 16, 32, 64, 128, 256), when=is_fused),)
+OF_INPUTS = (
+    Tunable("product_slices", (1, 2, 4, 8, 16, 32, 64, 128, 256), when=is_fused),
+    Tunable("split_block_rows", (2, 4, 8, 16, 32), default=4, when=is_fused),
+)
 """The choices of two inputs alone."""
 CONSTRAINTS_OF_INPUTS = (
     Constraint("slices_are_deep", _slices_are_of_inputs),
@@ -430,9 +433,9 @@ def tiles_of_inputs(
     x_tiles = Tiles.of(plan, x, products, rows, depth, plan.integer("product_columns"))
     w_tiles = Tiles.of(plan, x, products, features, depth, _TILE_ROWS)
     threads, early = plan.integer("split_threads"), bool(plan["early_launches"])
-    of_rows = 4 if threads == 512 else 2
+    of_rows = plan.integer("split_block_rows")
     x_blocks, w_blocks = (
-        tiles.whole // (_COLUMNS_OF_SPLIT_BLOCK if lies else of_rows)
+        tiles.whole // (max(of_rows, _COLUMNS_OF_SPLIT_BLOCK) if lies else of_rows)
         for tiles, lies in zip((x_tiles, w_tiles), in_columns, strict=True)
     )
     of_x = (x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, x_blocks)

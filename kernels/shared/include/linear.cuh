@@ -141,12 +141,16 @@ template <class Chain> struct ProductEpilogue {
         bool whole;
         // The product, with its bias.
         __device__ __forceinline__ accumulator_t operator()(float value, long long row) const {
+            return at(value, row, row * features);
+        }
+        // `place` is that of the row.
+        __device__ __forceinline__ accumulator_t at(float value, long long row, long long place) const {
             const accumulator_t product = is_kept(row, feature) ? value + bias : accumulator_t(0);
             vector_of<accumulator_t, 1> found = product;
             if (whole) {
-                chain.template apply<1>(found, columns, chain.arguments.row(row), row * features + feature);
+                chain.template apply<1>(found, columns, chain.arguments.row(row), place + feature);
             }
-            output[row * features] = scalar_t(found);
+            output[place] = scalar_t(found);
             return product;
         }
     };

@@ -71,6 +71,52 @@ struct ScaleBack {
     }
 };
 
+// The same powers of two as bits, which add up as the exponents do.
+struct ScaleBits {
+    int one, other;
+    __device__ __forceinline__ explicit ScaleBits(int exponent)
+        : one((exponent >> 1) << 23), other((exponent - (exponent >> 1)) << 23) {}
+    __device__ __forceinline__ float undone(float value, const ScaleBits& also) const {
+        constexpr int bits_of_one = 127 << 23;
+        return value * __int_as_float(bits_of_one - one - also.one) * __int_as_float(bits_of_one - other - also.other);
+    }
+};
+
+// A consumer's values of a whole tile of two inputs, their scales undone, to the epilogue, as below: where the output is
+// large beside the inputs most of the time goes here, so that places are counted up.
+template <class Epilogue>
+__device__ __forceinline__ void finish_whole_tile(float (&sum)[product_columns / 2], long long row,
+                                                  const int (&exponents)[2], const int* __restrict__ x_exponents,
+                                                  long long x_row, long long features, const Epilogue& epilogue) {
+    constexpr int batch = 4;  // Pairs of rows of x whose exponents are read at once.
+    const decltype(epilogue.feature(row)) finish[2] = {epilogue.feature(row), epilogue.feature(row + 8)};
+    const ScaleBits of_features[2] = {ScaleBits(exponents[0]), ScaleBits(exponents[1])};
+    long long place = x_row * features;
+#pragma unroll
+    for (int begin = 0; begin < product_columns / 8; begin += batch) {
+        int x_exponent[2 * batch];
+#pragma unroll
+        for (int j = 0; j < 2 * batch; ++j) {
+            x_exponent[j] = x_exponents[x_row + j / 2 * 8 + j % 2];
+        }
+#pragma unroll
+        for (int j = 0; j < 2 * batch; ++j) {
+            const ScaleBits of_row(x_exponent[j]);
+#pragma unroll
+            for (int below = 0; below < 2; ++below) {
+                float& value = sum[(begin + j / 2) * 4 + 2 * below + j % 2];
+                const float product = finish[below].at(of_features[below].undone(value, of_row),
+                                                       x_row + j / 2 * 8 + j % 2, place + j % 2 * features);
+                if constexpr (Epilogue::takes_moments) {
+                    value = product;
+                }
+            }
+            place += j % 2 * 8 * features;
+        }
+        x_row += 8 * batch;
+    }
+}
+
 // A consumer's values of a tile, their scales undone, to the epilogue; `row` of w is its first, the other 8 below, and
 // `exponents` are theirs. Both rows of w beside each other: what depends on the row of x alone is there once for the two.
 // An epilogue that takes moments gets the product's values of the tile once more, in the place of the sums.
@@ -80,6 +126,17 @@ __device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], c
                                             const ProductShape& shape, const Epilogue& epilogue) {
     const int lane = threadIdx.x % 32;
     const bool exists[2] = {row < shape.w_rows, row + 8 < shape.w_rows};
+    if constexpr (of_inputs) {
+        const long long x_first = tile.x_tile * product_columns;
+        if (x_first + product_columns <= shape.x_rows && tile.w_first + product_rows <= shape.w_rows) {
+            const long long x_row = tile.x_before(shape) + x_first + lane % 4 * 2;
+            finish_whole_tile(sum, row, exponents, x_exponents, x_row, shape.w_rows, epilogue);
+            if constexpr (Epilogue::takes_moments) {
+                epilogue.take_moments(sum, tile, row, exists, shape.x_rows);
+            }
+            return;
+        }
+    }
     const decltype(epilogue.feature(row)) finish[2] = {epilogue.feature(exists[0] ? row : 0),
                                                        epilogue.feature(exists[1] ? row + 8 : 0)};
     // A sum of two exponents is beyond one float's: half of each goes into either of two factors.

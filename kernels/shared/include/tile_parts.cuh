@@ -22,8 +22,9 @@ constexpr int whole_run = 128;     // Rows are filled with zeros to a multiple o
 constexpr int stages_of_run = rounded ? 2 : 4;
 constexpr int run_of_thread = 16;  // Elements that a thread splits at once.
 using Run = Pack<float, 4>[run_of_thread / 4];
-constexpr int tile_rows_of_block = split_threads == 512 ? 4 : 2;  // Of 1024, registers do not hold four.
-constexpr int tile_columns_of_block = 16;  // Rows too, of a matrix in columns: 64 bytes of memory side by side.
+constexpr int tile_rows_of_block = of_inputs ? split_block_rows : split_threads == 512 ? 4 : 2;  // Of 1024, registers do not hold four.
+constexpr int tile_columns_of_block = split_block_rows > 16 ? split_block_rows : 16;  // Of a matrix in columns: 64 bytes side by side.
+constexpr int held_runs = of_inputs ? 2 : 8192 / (split_threads / tile_rows_of_block * run_of_thread);
 
 __device__ __forceinline__ long long whole_runs(long long depth) { return (depth + whole_run - 1) / whole_run; }
 // Of the large term: of two inputs, whose depth may be small, those alone in which there is something.
@@ -108,7 +109,9 @@ __device__ __forceinline__ int largest_of(const Run& values, int largest) {
 template <int rows_of_block> __device__ __forceinline__ float largest_of_row_threads(int mine) {
     __shared__ int largest[rows_of_block][split_threads / 32];
     const int row = threadIdx.x % rows_of_block;
-    mine = largest_of_lanes<16, rows_of_block>(mine);
+    if constexpr (rows_of_block < 32) {
+        mine = largest_of_lanes<16, rows_of_block>(mine);
+    }
     if (threadIdx.x % 32 < rows_of_block) {
         largest[row][threadIdx.x / 32] = mine;
     }
@@ -127,7 +130,6 @@ __device__ __forceinline__ void split_rows_of_tiles(const Matrices<in_columns>& 
                                                     int* unfit, long long block, int tile_rows, bool is_weight) {
     constexpr int rows_of_block = in_columns ? tile_columns_of_block : tile_rows_of_block;
     constexpr int threads_of_row = split_threads / rows_of_block;
-    constexpr int held_runs = 8192 / (split_threads / tile_rows_of_block * run_of_thread);
     const long long place = block * rows_of_block + threadIdx.x % rows_of_block;
     long long product = 0, row = place;
     if constexpr (of_inputs) {
@@ -200,7 +202,7 @@ __device__ __forceinline__ void split_rows_of_tiles(const Matrices<in_columns>& 
 // Both matrices of a call, x in the first `x_blocks` blocks; or x alone, where the grid ends there. Rows of w from number
 // `first_late` on are left to the product (late_rows.cuh): they get the exponents that are kept, and the counts of what is
 // done of them begin at nothing. `whole_depth` is of two inputs.
-extern "C" __global__ void __launch_bounds__(split_threads, split_threads < 512 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(split_threads, split_threads < 512 ? (of_inputs ? 3 : 2) : 1)
     split_tiles(const float* __restrict__ x, float* __restrict__ x_parts, int* __restrict__ x_exponents,
                 int* __restrict__ x_unfit, long long x_rows, long long x_blocks, const float* __restrict__ w,
                 float* __restrict__ w_parts, int* __restrict__ w_exponents, int* __restrict__ w_unfit, long long w_rows,

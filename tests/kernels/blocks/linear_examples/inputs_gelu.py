@@ -21,7 +21,9 @@ class ModelNew(blocks.Linear, Model):
     per_feature = ("bias",)
 
 
-batch_size, in_features, out_features = 20, 64, 48
+batch_size = 20
+in_features = 64
+out_features = 48
 
 
 def get_inputs() -> list[torch.Tensor]:
