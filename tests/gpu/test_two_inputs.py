@@ -43,7 +43,7 @@ FORMS = {"x @ y.T": (False, False), "x @ y": (False, True), "x.T @ y": (True, Tr
 """The forms of a product, with which of its inputs lie in columns."""
 PARTS = {"e4m3": 6e-5, "int8": 3e-5, "fp16": 3e-6}
 SIZES = [
-    (1, 2, 1, 1),
+    (1, 3, 2, 1),
     (1, 130, 33, 257),
     (3, 257, 513, 100),
     (5, 64, 130, 1001),
