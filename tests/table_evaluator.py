@@ -81,8 +81,9 @@ class TableEvaluator:
         verdict = Verdict(True, self._stages, None, None)
         return TrialResult(configuration, TrialStatus.CORRECT, build, verdict, measured)
 
-    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+    def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
         """See `LocalEvaluator.sanitize`."""
+        del seconds
         return [Stage("sanitizer", True, 0.0) for _ in finalists]
 
     def compare(

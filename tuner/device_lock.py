@@ -46,24 +46,25 @@ class DeviceLock:
         self._purpose = purpose
         self._file: int | None = None
 
-    def take(self, say: Callable[[str], None]) -> None:
+    def take(self, say: Callable[[str], None], *, shared: bool = False) -> None:
         """Take it, as soon as whoever has it lets go.
 
         Args:
             say: called with a line on whom it waits for, where it has to wait.
+            shared: nothing is timed under it, so that others may work there that time nothing either.
 
         Raises:
             UserError: there is no file to lock.
         """
         assert self._file is None, "it is taken already"
-        path = locks_folder() / f"{self._name}.lock"
+        path, kind = locks_folder() / f"{self._name}.lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
             self._file = _opened(path)
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._file, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 say(f"waiting for {self._name}: {_holder(self._file)} works on it")
-                fcntl.flock(self._file, fcntl.LOCK_EX)
+                fcntl.flock(self._file, kind)
             os.truncate(self._file, 0)
             told = f"process {os.getpid()} on {socket.gethostname()}, {self._purpose}"
             os.pwrite(self._file, told.encode(), 0)
@@ -82,8 +83,11 @@ class DeviceLock:
 
 
 @contextmanager
-def alone_on(device: Device, purpose: str) -> Iterator[None]:
+def alone_on(device: Device, purpose: str, *, shared: bool = False) -> Iterator[None]:
     """Work on a GPU alone for as long as the block runs; a CPU is shared.
+
+    Args:
+        shared: see `DeviceLock.take`.
 
     Raises:
         UserError: there is no file to lock.
@@ -92,7 +96,7 @@ def alone_on(device: Device, purpose: str) -> Iterator[None]:
         yield
         return
     lock = DeviceLock(device.uuid, purpose)
-    lock.take(say_on_stderr)
+    lock.take(say_on_stderr, shared=shared)
     try:
         yield
     finally:

@@ -38,7 +38,7 @@ Listen = Callable[[Any], None]
 """Called with each message that the function sends by `report` before it answers."""
 
 TRACER = "torch._dynamo"
-"""A module that torch imports at its first autocast or trace, in a second. A server that has it spares forks that."""
+"""A module that torch imports at its first trace, in seconds. A server that has it spares forks that."""
 
 _FIRST, _LAST = server_start.__name__, "tunebench.tuner.forked"
 """The modules that a server imports before and after those that it was started for."""

@@ -79,6 +79,16 @@ def publish(
     return study.study_name
 
 
+def prepare(database: Database) -> None:
+    """Make Optuna's tables in the database now, where they are not there: `publish` then takes less time.
+
+    Raises:
+        DatabaseError: the database cannot be written.
+    """
+    with _storage_in(database):
+        pass
+
+
 def publish_all(database: Database, storage: BaseStorage | None = None) -> int:
     """Publish every study that has trials; a copy that is there keeps its tunables' values.
 

@@ -19,8 +19,8 @@ from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, held, saves_diffe
 from tunebench.kernels.runtime.policy import Policy, waits_for_builds
 from tunebench.kernels.runtime.reference_call import (
     ReferenceCall,
+    describe_reference,
     is_quick_to_trace,
-    trace_reference,
     which_differ,
     why_not_again,
 )
@@ -70,12 +70,12 @@ def look(
         obstacle = obstacle or "deterministic algorithms are required, and the kernel sums in any order"
     problem, cast = None, None
     if obstacle is None and dtype is not None:
-        traced = traced or trace_reference(module, inputs)
+        traced = traced or describe_reference(module, inputs)
         cast = UnderAutocast(module, call.inputs[0].device, dtype, traced)
     if obstacle is None:
         problem = module.problem(*inputs) if cast is None else cast.problem(inputs)
     if problem is not None and (call.needs_gradient or module._pinned is None):
-        traced = traced or trace_reference(module, inputs)
+        traced = traced or describe_reference(module, inputs)
     if problem is not None and call.needs_gradient and traced and (reason := why_not_again(module, inputs, traced)):
         problem = module.unserved(f"gradients are taken of the forward that was run, and {reason}")
     if problem is None:

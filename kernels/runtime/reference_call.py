@@ -135,6 +135,35 @@ def watch_reference(module: Any, inputs: Sequence[Any]) -> tuple[Any, ReferenceC
     return result, replace(seen, differentiable=needs)
 
 
+def describe_reference(module: Any, inputs: Sequence[Any]) -> ReferenceCall:
+    """Describe a call of a tuned module's reference: by tracing it, or by running it on copies where that is sooner.
+
+    Raises:
+        Exception: the reference's own, where it is run.
+    """
+    tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+    device = tensors[0].device if tensors else torch.device("cpu")
+    is_captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    is_real = all(type(one) is torch.Tensor and one.device.type != "meta" for one in tensors)
+    if is_quick_to_trace() or is_captured or not is_real or any(isinstance(one, Blank) for one in inputs):
+        return trace_reference(module, inputs)
+    copies = [
+        copy_as_it_lies(one).requires_grad_(one.requires_grad) if isinstance(one, torch.Tensor) else one
+        for one in inputs
+    ]
+    with random_state_kept(device):
+        return watch_reference(replica(module), copies)[1]
+
+
+def copy_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the tensor's own strides: `clone` closes gaps, and so changes a view's results."""
+    copy = tensor.detach().clone()
+    if copy.stride() == tensor.stride():
+        return copy
+    memory = tensor.detach().untyped_storage().clone()  # type: ignore[no-untyped-call]
+    return torch.empty_like(copy).set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
 def _depends_on_values(reason: str, buffers: int) -> ReferenceCall:
     obstacle = f"its forward depends on values ({reason})"
     return ReferenceCall(None, frozenset(), obstacle, (True,) * buffers, (*range(buffers),), "", tuple(Setting))
@@ -183,7 +212,7 @@ def why_not_again(module: nn.Module, inputs: Sequence[Any], traced: ReferenceCal
     A call with other floating-point numbers is served as this one is, so that these are tried too.
     """
     if not traced.obstacle and any(isinstance(one, float) for one in inputs):
-        other = trace_reference(module, [one / 2 + 0.25 if isinstance(one, float) else one for one in inputs])
+        other = describe_reference(module, [one / 2 + 0.25 if isinstance(one, float) else one for one in inputs])
         return other.obstacle if other.operations else ""
     return traced.obstacle
 

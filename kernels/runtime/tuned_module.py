@@ -29,7 +29,13 @@ from tunebench.kernels.runtime.ordinary import hooks_of_all, look_at
 from tunebench.kernels.runtime.outline import OWN, note
 from tunebench.kernels.runtime.policy import Policy, accuracy_for, policy_for
 from tunebench.kernels.runtime.random_state import random_state_kept
-from tunebench.kernels.runtime.reference_call import ReferenceCall, identify, trace_reference, watch_reference
+from tunebench.kernels.runtime.reference_call import (
+    ReferenceCall,
+    copy_as_it_lies,
+    describe_reference,
+    identify,
+    watch_reference,
+)
 from tunebench.kernels.runtime.selection import Choice
 from tunebench.kernels.runtime.served import KnownCalls, Precedent, Served, kind_of_call
 from tunebench.kernels.runtime.snapshot import has_parts, parts
@@ -151,7 +157,7 @@ class TunedModule(nn.Module, abc.ABC):
         problem = self.problem(*inputs)
         if not isinstance(problem, Problem):
             return problem  # whatever the author's `problem` gave: whoever asks says what is wrong with it
-        return self._identified(problem, inputs, trace_reference(self, inputs))
+        return self._identified(problem, inputs, describe_reference(self, inputs))
 
     def _identified(self, problem: Problem, inputs: Sequence[Any], traced: ReferenceCall) -> Problem:
         return identify(problem, self, dict(zip(self._input_names(), inputs, strict=False)), self.kernel.axes, traced)
@@ -170,7 +176,7 @@ class TunedModule(nn.Module, abc.ABC):
         Args:
             method: of this module, such as `self.before`.
         """
-        copies = [_copy_as_it_lies(one) if isinstance(one, torch.Tensor) else one for one in inputs]
+        copies = [copy_as_it_lies(one) if isinstance(one, torch.Tensor) else one for one in inputs]
         device = next((one.device for one in inputs if isinstance(one, torch.Tensor)), None)
         try:
             with torch.no_grad(), random_state_kept(device):
@@ -439,15 +445,6 @@ def require_reference(model: type[TunedModule], file: Path) -> type[nn.Module]:
             f"write `class {model.__name__}({base}, Model)` with the reference's Model last"
         )
     return found
-
-
-def _copy_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the tensor's own strides: `clone` closes gaps, and so changes a view's results."""
-    copy = tensor.detach().clone()
-    if copy.stride() == tensor.stride():
-        return copy
-    memory = tensor.detach().untyped_storage().clone()  # type: ignore[no-untyped-call]
-    return torch.empty_like(copy).set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _copied(function: Callable[..., Any], kernel: str) -> FunctionType:

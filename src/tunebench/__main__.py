@@ -63,7 +63,8 @@ def run_here(first: Callable[[], None]) -> int:
         signal.signal(number, signal.SIG_IGN)  # nothing is left to end
     if code == _INTERRUPTED:
         code = _tell(_received)
-    gc.freeze()  # what torch has made goes with the process: to look through it at the end takes most of a second
+    if "triton" not in sys.modules:  # which would report as leaked what is not looked through
+        gc.freeze()  # what torch has made goes with the process: to look through it at the end takes most of a second
     return code
 
 

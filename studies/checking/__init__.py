@@ -1,12 +1,9 @@
 """The parts of `check`: requests and reports, what runs in the judge's process, reproductions, run directories."""
 
-from tunebench.tuner.isolation import TRACER
-
 PRELOADED = (
     "tunebench.studies.checking.check",
     "tunebench.studies.checking.on_file",
     "tunebench.studies.checking.on_kernel",
-    TRACER,
 )
 """The modules that the processes of a check need. Both a file's process and its reference's trace, so that their server
 imports what that takes once for both."""

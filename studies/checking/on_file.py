@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from tunebench.studies.checking.report import Subject
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.submissions import TextFile
 from tunebench.studies.checking.telling import Teller, exemptions_of
-from tunebench.tuner.device import DeviceKind, find_device
+from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.battery import Lane
 from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.boundary.remembering import Remembering
@@ -51,7 +51,7 @@ def verdict_on_file(
         original: path and text of the file with the reference.
         other: of that with `ModelNew`; None where it is the same.
         keeps_reference: this process judges nothing but files beside this reference, whose answers serve all of them.
-        side_by_side: nothing else is checked meanwhile, so that a lane runs some of the stages; on a GPU it would wait.
+        side_by_side: nothing else is checked meanwhile, so that a lane runs some of the stages.
 
     Raises:
         UserError: the device is not here, the dtype is none, or the reference does not run.
@@ -76,11 +76,12 @@ def verdict_on_file(
         files, reference, box = stack.enter_context(_reference_of(files, request.box, keeps=keeps_reference))
         report(replace(subject, box=box))
         candidate = stack.enter_context(Sandbox(files.contender))
+        lane_of = _lane(stack, files, exemptions) if side_by_side else None
         with reference_runs(original[0]):
             source = RemoteSource(reference, reference.open())
             answers = Answers.consult(source, mode, accuracy, draw=Draw(request.seed or 0))
         contender = RemoteContender(candidate, exemptions)
-        lane = _lane(stack, files, answers, exemptions) if side_by_side and device.kind is DeviceKind.CPU else None
+        lane = None if lane_of is None else stack.enter_context(closing(lane_of(answers)))
         teller.judged = answers, contender
         with contextlib.suppress(StageRefused):
             contender.open(log)
@@ -88,16 +89,16 @@ def verdict_on_file(
     return log.verdict(answers.oracle.tolerance)
 
 
-def _lane(stack: contextlib.ExitStack, files: Files, answers: Answers, exemptions: Exemptions) -> Lane:
-    """A lane with processes of its own, in which both files are run once more."""
+def _lane(stack: contextlib.ExitStack, files: Files, exemptions: Exemptions) -> Callable[[Answers], Lane]:
+    """Begin the processes of a lane, in which both files are run once more; return what makes it of the answers."""
     reference, candidate = (stack.enter_context(Sandbox(spec)) for spec in (files.original, files.contender))
 
-    def make() -> tuple[Answers, RemoteContender]:
+    def make(answers: Answers) -> tuple[Answers, RemoteContender]:
         source = RemoteSource(reference, reference.open())
         candidate.open()
         return answers.beside(source), RemoteContender(candidate, exemptions)
 
-    return stack.enter_context(closing(Lane(make)))
+    return lambda answers: Lane(partial(make, answers))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-from tunebench.tuner.isolation import TRACER
-
-PRELOAD = (f"{__name__}.resolved", TRACER)
+PRELOAD = (f"{__name__}.resolved",)
 """Modules that worker processes need, imported once by the server that they are forked from."""

@@ -7,28 +7,27 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tunebench.db.connection.database import Database
 from tunebench.db.entries.study_log import open_study
 from tunebench.db.queries.warm_start import begun_study, earlier_studies
-from tunebench.db.upkeep.optuna_mirror import publish
+from tunebench.db.upkeep.optuna_mirror import prepare, publish
 from tunebench.kernels.runtime.decision import forget_plans
-from tunebench.kernels.runtime.registry import target_of
 from tunebench.kernels.runtime.shipped import shipped_studies
 from tunebench.studies.tuning import PRELOAD
-from tunebench.studies.tuning.on_this_machine import alone, lanes_of, local_executor
-from tunebench.studies.tuning.resolved import Resolved, make_contender, make_evaluator
-from tunebench.studies.tuning.study_file import ExecutorName, StudyRequest
+from tunebench.studies.tuning.executors import environment_for, make_executor
+from tunebench.studies.tuning.on_this_machine import alone
+from tunebench.studies.tuning.resolved import Resolved, make_contender
+from tunebench.studies.tuning.study_file import StudyRequest
 from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
-from tunebench.tuner.environment import Environment, current_environment
-from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UserError, WorkerError
+from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UserError
 from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.isolation import DeathError, is_from_outside, start_forkserver
+from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.search.sampler import PoolSampler
@@ -40,7 +39,6 @@ from tunebench.tuner.study.confirm_winner import MOST_BYTES, ConfirmWinner
 from tunebench.tuner.study.executor import Executor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
-from tunebench.tuner.watched import ended
 
 NAMED = "named by the study"
 """Where a configuration comes from that a study is told to begin with."""
@@ -95,11 +93,13 @@ def tune(
     database: Database,
     announce: Reporter = lambda _: lambda _: None,
     before: float = 0.0,
+    ahead: Future[Executor] | None = None,
 ) -> list[StudyReport]:
     """Run or resume a kernel's studies, one for each mode, until their budgets are spent or Ctrl-C.
 
     Args:
         before: seconds that a command took until now; the first study is charged with them.
+        ahead: the executor of the first mode, see `executor_ahead`; None for one that is made now.
 
     Raises:
         UserError: the model cannot serve its reference's inputs, or no configuration is valid for them.
@@ -111,7 +111,7 @@ def tune(
     for number, mode in enumerate(resolved.modes):
         now, studies_left = time.monotonic(), len(resolved.modes) - number
         share = None if ends is None else now + (ends - now) / studies_left
-        reports.append(_tune_mode(resolved, mode, database, announce, account, share))
+        reports.append(_tune_mode(resolved, mode, database, announce, account, share, None if reports else ahead))
         account = Account()
         if reports[-1].outcome.ending is Ending.INTERRUPTED:
             break
@@ -135,43 +135,20 @@ def _confirmation(resolved: Resolved, mode: Mode, problem: Problem) -> ConfirmWi
     )
 
 
-def make_executor(resolved: Resolved, mode: Mode) -> Executor:
-    """A worker for each device of a request, or for each share of the CPU's cores.
-
-    Raises:
-        UserError: see `make_evaluator`; or there are more workers than cores.
-    """
-    request, kernel, compiler = resolved.request, resolved.kernel, resolved.compiler
-    make, environment = functools.partial(make_evaluator, mode=mode), environment_for(resolved)
-    if request.executor is ExecutorName.RAY:
-        from tunebench.studies.tuning.on_ray import ray_executor
-
-        return ray_executor(request, kernel, compiler, make, environment, PRELOAD)
-    lane = resolved.lane or lanes_of(request, resolved.devices)[0]
-    try:
-        return local_executor(request, kernel, compiler, lane, make, environment)
-    except WorkerError as error:
-        if isinstance(error.__cause__, DeathError) and not is_from_outside(error.__cause__):
-            raise ended(error.__cause__, "the reference does not answer", kernel.place) from error
-        raise
-
-
-def environment_for(resolved: Resolved) -> Callable[[Device], Environment]:
-    """Return a function that describes the environment of a device's results, on the machine on which it is called."""
-    kernel, target = resolved.kernel, target_of(resolved.kernel)
-    version, path = resolved.compiler.version(), None if target == kernel.name else target
-    return functools.partial(
-        current_environment, compiler_version=version, kernel_folder=kernel.folder, kernel_path=path
-    )
-
-
 def _tune_mode(
-    resolved: Resolved, mode: Mode, database: Database, announce: Reporter, account: Account, ends: float | None
+    resolved: Resolved,
+    mode: Mode,
+    database: Database,
+    announce: Reporter,
+    account: Account,
+    ends: float | None,
+    ahead: Future[Executor] | None,
 ) -> StudyReport:
     request, kernel = resolved.request, resolved.kernel
     with account.phase(Activity.WORKER):
-        executor = make_executor(resolved, mode)
-    account.move(Activity.WORKER, executor.first.prepared)
+        executor = make_executor(resolved, mode) if ahead is None else ahead.result()
+    if ahead is None:  # else they went by while the command got ready
+        account.move(Activity.WORKER, executor.first.prepared)
     device, problem, slots = executor.device, executor.problem, executor.slots
     try:
         if resolved.expected not in (None, problem, problem.named):
@@ -193,6 +170,7 @@ def _tune_mode(
             Announcement(kernel.name, problem, device, len(space), warm_starts, run.done, slots=executor.slots)
         )
         with ThreadPoolExecutor(1) as beside:
+            beside.submit(prepare, database)
             asked = beside.submit(_gpu_refusal, kernel, space[space.default], problem, device)
             seconds = None if ends is None else ends - time.monotonic()
             outcome = run.run(Budget(request.trials, seconds, request.stop_early, request.compile), progress)

@@ -1,4 +1,4 @@
-"""Seconds of `tunebench check FILE` on the CPU: in its stages, outside of them, and in all. Run it on a quiet machine.
+"""Seconds of `tunebench check FILE`: in its stages, outside of them, and in all. Run it on a quiet machine.
 
 The stages' seconds are the command's own; all else is outside: starting Python and the server that has torch, starting
 three processes, the reference's own answers, and ending. Of several runs the fastest is printed. Processor seconds are
@@ -54,13 +54,13 @@ class Run:
         return max(0.0, self.whole - self.stages)
 
 
-def run(file: GateFile, folder: Path, box: str, *, warm: bool = False) -> Run:
+def run(file: GateFile, folder: Path, box: str, device: str = "cpu", *, warm: bool = False) -> Run:
     """Check a file once; if warm, by a helper whose processor seconds nobody counts."""
     path, reference = folder / f"{file.slug}.py", folder / "reference.py"
     path.write_text(file.text, encoding="utf-8")
     reference.write_text(file.reference, encoding="utf-8")
     given = [] if file.alone else ["--reference", str(reference)]
-    command = [sys.executable, "-m", "tunebench", "check", str(path), "--device", "cpu", "--json", "--box", box]
+    command = [sys.executable, "-m", "tunebench", "check", str(path), "--device", device, "--json", "--box", box]
     command += [*given, *file.flags]
     printed, whole, processor = timed(command, {_KEEP_WARM: "60"} if warm else {})
     (report,) = json.loads(printed)
@@ -89,6 +89,7 @@ def main(
     runs: Annotated[int, typer.Option(help="Of each file.")] = 3,
     files: Annotated[int, typer.Option(help="So many files at most.")] = len(FILES),
     boxes: Annotated[list[Box] | None, typer.Option("--box", help="auto or off; repeatable.")] = None,
+    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cpu",
     warm: Annotated[bool, typer.Option(help="By a helper that stays warm, which has begun before.")] = False,
 ) -> None:
     """Print the table."""
@@ -102,7 +103,7 @@ def main(
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(runs):
                 for box, found in taken.items():
-                    found.append(run(file, Path(folder), box, warm=warm))
+                    found.append(run(file, Path(folder), box, device, warm=warm))
         for box, found in taken.items():
             best = min(found, key=lambda one: one.whole)
             figures = (f"{figure:.2f}" for figure in (best.stages, best.outside, best.whole, best.processor))

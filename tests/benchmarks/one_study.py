@@ -7,6 +7,7 @@ evaluated at the same time, and the best found.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import random
 import tempfile
@@ -47,9 +48,9 @@ class Waiting(TableEvaluator):
         time.sleep(self._seconds * random.lognormvariate(0, 0.5))
         return super().evaluate(configuration, build, leaders)
 
-    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+    def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
         """See `LocalEvaluator.sanitize`."""
-        del finalists
+        del finalists, seconds
         raise KeyboardInterrupt  # the search is over
 
 

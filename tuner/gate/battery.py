@@ -18,6 +18,7 @@ from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.refusal import Claim
+from tunebench.tuner.gate.sanitizer import Inspection
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.stages.call_sequences import (
     copies,
@@ -33,7 +34,7 @@ from tunebench.tuner.gate.stages.inputs import distributions, non_finite, signed
 from tunebench.tuner.gate.stages.layouts import form, layouts
 from tunebench.tuner.gate.stages.manners import manners
 from tunebench.tuner.gate.stages.sanitized import NAME as SANITIZER
-from tunebench.tuner.gate.stages.sanitized import sanitized
+from tunebench.tuner.gate.stages.sanitized import inspection_of, sanitized
 from tunebench.tuner.gate.stages.sizes import batches, large, sizes
 from tunebench.tuner.gate.stages.state import construction, mode, settings, statistics, weights
 from tunebench.tuner.gate.stages.streams import devices, graphs, streams
@@ -112,6 +113,7 @@ STEPS: Sequence[Step] = (
 )
 """In the order they are told, cheap ones first."""
 
+_LONGEST = "torch.compile"
 _TOGETHER = {
     "construction",
     "distributions",
@@ -186,6 +188,7 @@ class Lane:
         self._make = make
         self._steps: dict[str, Future[_Ended | None]] = {}
         self._pool = ThreadPoolExecutor(1)
+        self._watching = ThreadPoolExecutor(1)
         self._begun = self._pool.submit(self._begin)
 
     def _begin(self) -> Harness | None:
@@ -201,14 +204,31 @@ class Lane:
         self._asked = label
 
     def begin(self, steps: Sequence[Step]) -> None:
-        """Run those of these steps that can be run here."""
-        for step in steps:
+        """Run those of these steps that can be run here, the longest first; the sanitizer beside them."""
+        for step in sorted(steps, key=lambda step: step.name != _LONGEST):
             if step.is_aside:
                 self._steps[step.name] = self._pool.submit(self._run, step)
+            elif step.name == SANITIZER:
+                asked = self._pool.submit(self._inspection)
+                self._steps[step.name] = self._watching.submit(_inspected, asked)
 
     def _run(self, step: Step) -> _Ended | None:
         harness = self._begun.result()
         return None if harness is None else _run(step, harness)
+
+    def _inspection(self) -> Inspection | None:
+        harness = self._begun.result()
+        if harness is None:
+            return None
+        with torch.no_grad(), harness.reference_first():
+            return inspection_of(harness)
+
+    def give_back(self) -> str | None:
+        """Return the name of a step that has not begun, and is not run here any more; None where all have."""
+        name = next((name for name in reversed(self._steps) if self._steps[name].cancel()), None)
+        if name is not None:
+            del self._steps[name]
+        return name
 
     def runs(self, step: Step) -> bool:
         """Whether a step was begun here."""
@@ -232,7 +252,21 @@ class Lane:
 
     def close(self) -> None:
         """Run no more of them."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._watching):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _inspected(asked: Future[Inspection | None]) -> _Ended | None:
+    """Have a call watched as soon as it is known which; None where there is no contender."""
+    started = time.perf_counter()
+    found: Sequence[str] | StageRefused
+    try:
+        if (inspection := asked.result()) is None:
+            return None
+        found = inspection()
+    except StageRefused as refusal:
+        found = refusal
+    return _Ended(time.perf_counter() - started, found)
 
 
 def _run(step: Step, harness: Harness) -> _Ended:
@@ -293,8 +327,13 @@ def _as_they_come(steps: Sequence[Step], harness: Harness, log: StageLog, lane: 
         ended[step.name] = _run(step, harness)
 
     for step in steps:
-        while here and step.name not in ended and not (lane is not None and lane.has_ended(step)):
-            run_here(here.popleft())
+        while step.name not in ended and not (lane is not None and lane.has_ended(step)):
+            if here:
+                run_here(here.popleft())
+            elif lane is not None and (name := lane.give_back()) is not None:
+                run_here(_STEPS[name])
+            else:
+                break
         if lane is not None and lane.runs(step):
             log.begin(step.name)
             if (one := lane.ended(step, log)) is not None:

@@ -40,17 +40,18 @@ class _BeyondError(BaseException):
     """A limit is reached; no `except Exception` of the reference's is to stop it."""
 
 
-def elements_made(call: Callable[[torch.device], object], device: torch.device, limit: Limit) -> int | None:
-    """Count the elements of all tensors that a call makes, without memory for them where it runs so.
+def elements_made(call: Callable[[torch.device], object], places: Sequence[torch.device], limit: Limit) -> int | None:
+    """Count the elements of all tensors that a call makes.
 
     Args:
         call: makes the inputs and the model on a device, and calls it; what it raises is passed over.
-        device: where it runs if it does not run without memory.
+        places: devices, of which the next is tried where it does not run on one. On `meta` it takes no memory; torch
+            imports its compiler for some operations there, which takes seconds.
 
     Returns:
         None where a limit is reached.
     """
-    for place in (torch.device("meta"), device):
+    for place in places:
         counter = _Counter(limit.elements)
         try:
             with _no_longer_than(limit.seconds), torch.no_grad(), counter:
@@ -70,6 +71,10 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.elements = 0
         self._most = most
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operation imports torch's compiler, which takes seconds
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,8 @@ _MOST_KEPT_SIZES = 2  # left as they are where the binary is for one value of th
 _CAPS = (128, 64, 32, 16, 8)
 _DRAWS = 3
 _LIMIT = Limit(1 << 27, 10.0)
+_NEAR = 1 << 26
+"""Elements up to which a reference is taken to make as many more as its sizes grow by, all of them together."""
 
 
 @dataclass
@@ -189,6 +192,19 @@ class Answers:
             self._reduced = self._reduce()
         return self._reduced
 
+    def effort(self, source: Source, changes: Sizes, limit: Limit, usual: int = 0) -> int | None:
+        """Count what the reference makes in a call at other sizes than a source's; see `Source.effort`.
+
+        Args:
+            usual: what it makes at the source's own; 0 where nobody knows.
+        """
+        whole = {name: size for name, size in self.source.sizes.items() if isinstance(size, int)}
+        wanted = {**source.sizes, **changes}
+        growth = math.prod(max(1.0, wanted[name] / (source.sizes[name] or 1)) for name in whole)
+        is_smaller = all(wanted[name] <= size for name, size in whole.items())
+        is_near = 0 < usual * growth <= _NEAR
+        return source.effort(changes, limit, is_known=is_smaller or is_near)
+
     def reductions(self) -> Iterator[Source]:
         """The reference at smaller sizes, in the order in which they are tried.
 
@@ -276,7 +292,7 @@ class Answers:
         """The reference at the largest sizes of which nothing is large; None where it takes none."""
         for cap in _CAPS:
             sizes = reduction(self.source.sizes, cap)
-            if self.source.effort(sizes, _LIMIT) is None:
+            if self.effort(self.source, sizes, _LIMIT) is None:
                 continue  # sizes that are multiplied may be large together
             if (source := self.at(sizes)) is None:
                 return None

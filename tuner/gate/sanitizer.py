@@ -6,14 +6,17 @@ imports nothing heavy, each buffer an allocation of its own, so that an access b
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
 
 from tunebench.tuner.command import find_cuda_program, run_command
+from tunebench.tuner.errors import OutOfTimeError
 from tunebench.tuner.gate import launch_again
 from tunebench.tuner.gate.launches import Launch
 from tunebench.tuner.gate.stage_log import StageRefused
@@ -54,14 +57,21 @@ class LaunchInspection:
     Attributes:
         launches: of one call.
         bulk_copies: entry points that racecheck is not asked about (see `Kernel.bulk_copies`).
+        ends: `time.monotonic()` by which it has to be over.
     """
 
     device_index: int
     launches: tuple[Launch, ...]
     bulk_copies: tuple[str, ...] = ()
+    ends: float = math.inf
 
     def __call__(self) -> list[str]:
-        """Make the launches again under each tool, both at once."""
+        """Make the launches again under each tool, both at once.
+
+        Raises:
+            OutOfTimeError: that was not over in time.
+            StageRefused: a tool has found something.
+        """
         asked = {tool: [launch for launch in self.launches if self._concerns(tool, launch)] for tool in TOOLS}
         exempt = sorted({launch.entry_point for launch in self.launches if not self._concerns("racecheck", launch)})
         with ThreadPoolExecutor(len(TOOLS)) as pool:
@@ -74,6 +84,10 @@ class LaunchInspection:
             notes.append(f"racecheck passed over {', '.join(exempt)}: it does not know the barriers of bulk copies")
         return notes
 
+    def within(self, seconds: float) -> LaunchInspection:
+        """These launches, to be over within so many seconds."""
+        return replace(self, ends=time.monotonic() + seconds)
+
     def with_those_of(self, others: Iterable[LaunchInspection]) -> LaunchInspection:
         """These launches and then others of the same kernel on the same device."""
         return replace(self, launches=sum((other.launches for other in others), self.launches))
@@ -85,6 +99,7 @@ class LaunchInspection:
         """Return what a tool finds in these launches, in one line; None where it finds nothing or there are none.
 
         Raises:
+            OutOfTimeError: that was not over in time.
             StageRefused: the launches could not be made again.
         """
         if not launches:
@@ -93,9 +108,12 @@ class LaunchInspection:
             recording = folder / "launches"
             recording.write_bytes(pickle.dumps([astuple(launch) for launch in launches]))
             child = [sys.executable, launch_again.__file__, str(recording), str(self.device_index)]
-            ended = run_command([*command_of(tool), *child], _SECONDS)
+            left = max(0.0, self.ends - time.monotonic())
+            ended = run_command([*command_of(tool), *child], min(_SECONDS, left))
         if ended.code == 0:
             return None
+        if ended.code is None and left < _SECONDS:
+            raise OutOfTimeError(f"{tool} was not over in time")
         if ended.code is None:
             raise StageRefused(f"{tool}: no answer within {_SECONDS} s")
         if ended.code == FOUND:

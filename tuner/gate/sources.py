@@ -89,11 +89,16 @@ class Source:
         elements = sum(tensor.numel() for tensor in output.tensors.values())
         return elements, sum(parameter.numel() for parameter in model.parameters())
 
-    def effort(self, changes: Sizes, limit: Limit) -> int | None:
-        """Count the elements that all operations of a call make at other sizes; None where it is beyond the limit."""
+    def effort(self, changes: Sizes, limit: Limit, *, is_known: bool = False) -> int | None:
+        """Count the elements that all operations of a call make at other sizes; None where it is beyond the limit.
+
+        Args:
+            is_known: it is known not to be too much, so that the reference may simply run.
+        """
 
         def call(place: torch.device) -> None:
             source = self.reference.resized({**self.sizes, **changes})
             source.make_model(0, place)(*source.make_inputs(0, place))
 
-        return elements_made(call, self.device, limit)
+        places = (self.device,) if is_known else (torch.device("meta"), self.device)
+        return elements_made(call, places, limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -395,9 +396,14 @@ class LocalEvaluator:
         """Return the whole forward under a configuration, without its gradients."""
         return self._call(self._plan(*finalist))
 
-    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
-        """Run each finalist's launches under compute-sanitizer, where it is installed."""
-        return sanitize([Harness(self._subject.answers, self._contender(*finalist)) for finalist in finalists])
+    def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
+        """Run each finalist's launches under compute-sanitizer, where it is installed.
+
+        Raises:
+            OutOfTimeError: it has not ended within so many seconds.
+        """
+        harnesses = [Harness(self._subject.answers, self._contender(*finalist)) for finalist in finalists]
+        return sanitize(harnesses, seconds)
 
     def _prove(self, configuration: Configuration, build: Build, verdict: Verdict) -> Verdict:
         """The same verdict with the stages of the full battery."""

@@ -26,8 +26,8 @@ ROUNDS = 0.15
 COMPILED_SECONDS = 60.0
 """The assumed cost of compiling a reference with torch.compile's `max-autotune`."""
 
-SANITIZER_SECONDS = 10.0
-"""The assumed cost of compute-sanitizer for all finalists; its start alone takes more than a second."""
+SANITIZER_SECONDS = 2.0
+"""The assumed cost of compute-sanitizer for all finalists, most of which is its start; what takes longer is ended."""
 
 _PROCESSES = 2.0
 _PROCESSES_SECONDS = 0.5
@@ -72,6 +72,8 @@ class Plan:
         self._full: list[float] = []
         self.last_check = _PROCESSES * prepared + _PROCESSES_SECONDS
         """Seconds of the winner's last check."""
+        self.is_checked = False
+        """Whether the likely winner has been checked already, so that no time is kept for it."""
 
     @property
     def is_limited(self) -> bool:
@@ -120,7 +122,12 @@ class Plan:
 
     def has_room(self, seconds: float) -> bool:
         """Whether something that takes so long leaves the rounds and the last check their time."""
-        return self.left >= seconds + self.rounds + self.last_check
+        return self.left_before_the_end >= seconds + self.rounds
+
+    @property
+    def left_before_the_end(self) -> float:
+        """Seconds until the winner's last check has to begin."""
+        return self.left - (0.0 if self.is_checked else self.last_check)
 
     def round_seconds(self, medians_ms: Iterable[float]) -> float | None:
         """Return the limit of the final rounds; None where not even the first look at them has time.
@@ -131,7 +138,7 @@ class Plan:
         one = _CALLS_OF_A_ROUND * sum(medians_ms) / 1e3
         if self.left < LOOKS[0] * one + _ROUNDS_SECONDS:
             return None
-        return min(most_seconds(), max(0.0, self.left - self.last_check - _ROUNDS_SECONDS))
+        return min(most_seconds(), max(0.0, self.left_before_the_end - _ROUNDS_SECONDS))
 
     @property
     def _after(self) -> float:

@@ -312,7 +312,7 @@ class _Actor:
     def run(self, function: Callable[..., Answer], *arguments: object) -> Answer | TunebenchError:
         """Return what a function returns or raises here, with the device for itself."""
         try:
-            with alone_on(self._device, "tunebench tune"):
+            with alone_on(self._device, "tunebench tune", shared=True):
                 return function(*arguments)
         except TunebenchError as error:
             return error

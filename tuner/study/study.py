@@ -12,7 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 import optuna
@@ -218,6 +218,7 @@ class StudyRun:
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
         self._confirmed = ""
+        self._checked: dict[Configuration, Stage] = {}
         self._plan = Plan()
         self._aside: set[Configuration] = set()
         self._unasked: list[str] = []
@@ -332,17 +333,14 @@ class StudyRun:
                 flight.evaluation = self._executor.begin(flight.configuration, flight.building, self._leaders())
 
     def _leaders(self) -> Leaders:
-        """Whatever is timed below the last finalist may be one, now or at the end; where there is room, everything may.
+        """Whatever is faster than all before it is proven before it is recorded, so that nothing unproven ever leads.
 
-        Such a trial is proven before it is recorded, so that nothing unproven ever leads. Later trials only push others
-        back, so that what is no finalist when it is recorded never becomes one. Where time is short only what leads is
-        proven at once, and other finalists in the end, if there is time. Where energy counts, no time says that.
+        Other finalists are proven in the end. Where energy counts, no time says what leads, and everything is proven.
         """
         ranked = self._ranked()
-        last = 1 if self._plan.is_limited else FINALISTS
-        full = len(ranked) >= last and self._objective is Objective.TIME
-        seconds = self._plan.evaluation if ranked and self._plan.is_limited else None
-        return Leaders(ranked[0] if ranked else None, ranked[last - 1].median_ms if full else None, seconds)
+        best = ranked[0] if ranked else None
+        seconds = self._plan.evaluation if best is not None and self._plan.is_limited else None
+        return Leaders(best, best.median_ms if best and self._objective is Objective.TIME else None, seconds)
 
     def _ask(self) -> _InFlight | None:
         """Claim and build what to evaluate next; None where nothing is left that no other process is at.
@@ -500,12 +498,14 @@ class StudyRun:
         """Whether the winner stands where its own code cannot reach; where not it is refused, and another one wins."""
         if self._confirm is None:
             return True
-        if self._plan.left < self._plan.last_check:
-            self._leave_out("the winner across the gate's boundary")
-            return True
-        report(Phase.CONFIRMING)
-        with self._account.phase(Activity.BOUNDARY):
-            stage = self._executor.run(self._confirm, winner)
+        if winner.configuration not in self._checked:
+            if self._plan.left < self._plan.last_check:
+                self._leave_out("the winner across the gate's boundary")
+                return True
+            report(Phase.CONFIRMING)
+            with self._account.phase(Activity.BOUNDARY):
+                self._checked[winner.configuration] = self._executor.run(self._confirm, winner)
+        stage = self._checked[winner.configuration]
         if not stage.passed:
             self._refuse(winner.configuration, stage)
         self._confirmed = stage.detail
@@ -550,11 +550,34 @@ class StudyRun:
         """Return the finalists in which compute-sanitizer, where it is installed, finds nothing; refuse the others."""
         if not finalists:
             return []
-        if self._sanitizes and not self._plan.has_room(SANITIZER_SECONDS):
+        if not self._sanitizes:
+            return self._told_of(finalists, self._executor.first.sanitize(finalists))
+        if not self._plan.has_room(SANITIZER_SECONDS):
             self._leave_out("compute-sanitizer on the finalists")
             return list(finalists)
-        with self._account.phase(Activity.SANITIZER):
-            stages = self._executor.first.sanitize(finalists)
+        with ThreadPoolExecutor(1) as beside:
+            check = beside.submit(self._check_leader, finalists)
+            try:
+                with self._account.phase(Activity.SANITIZER):
+                    seconds = self._plan.left_before_the_end - self._plan.rounds
+                    stages = self._executor.first.sanitize(finalists, seconds)
+            except OutOfTimeError:
+                self._leave_out("compute-sanitizer on the finalists")
+                return list(finalists)
+            finally:
+                with self._account.phase(Activity.BOUNDARY):
+                    check.result()
+        return self._told_of(finalists, stages)
+
+    def _check_leader(self, finalists: Sequence[Finalist]) -> None:
+        """Put who leads through the winner's last check, beside what else nobody times."""
+        leader = next((one for one in finalists if one.configuration == self._ranked()[0].configuration), None)
+        if leader is not None and self._confirm is not None and self._plan.has_room(0.0):
+            self._checked[leader.configuration] = self._executor.run(self._confirm, leader)
+            self._plan.is_checked = True
+
+    def _told_of(self, finalists: Sequence[Finalist], stages: Sequence[Stage]) -> list[Finalist]:
+        """Return the finalists whose stage has passed; refuse the others."""
         for (configuration, _), stage in zip(finalists, stages, strict=True):
             if not stage.passed:
                 self._refuse(configuration, stage)

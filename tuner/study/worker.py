@@ -7,6 +7,7 @@ prepares everything anew, which is also the check that the device still works.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -169,11 +170,14 @@ class WorkerEvaluator:
         self._deaths = 0
         return result
 
-    def _ask(self, seconds: float | None, method: Callable[..., Answer], *arguments: object) -> Answer:
+    def _ask(
+        self, seconds: float | None, method: Callable[..., Answer], *arguments: object, shared: bool = False
+    ) -> Answer:
         """Ask the evaluator of a worker that is prepared; once more where it was killed from outside.
 
         Args:
             seconds: None for a variant's deadline.
+            shared: it times nothing, see `DeviceLock.take`.
 
         Raises:
             WorkerError: see `evaluate`.
@@ -183,27 +187,33 @@ class WorkerEvaluator:
         def question() -> Answer:
             self._require_worker()
             limit = self._seconds if seconds is None else seconds
-            answer: Answer = self._alone(limit, _answer, method.__name__, *arguments)
+            answer: Answer = self._alone(limit, _answer, method.__name__, *arguments, shared=shared)
             return answer
 
         return asked_again_if_killed(question)
 
     def _alone(
-        self, seconds: float, function: Callable[..., Answer], *arguments: object, first: float | None = None
+        self,
+        seconds: float,
+        function: Callable[..., Answer],
+        *arguments: object,
+        first: float | None = None,
+        shared: bool = False,
     ) -> Answer:
         """Ask the worker once it has the device for itself; only then its time begins."""
         if self._lock is not None:
-            self.process.ask(_LONGEST_WAIT_SECONDS, _take_device, self._lock, listen=say_on_stderr)
+            self.process.ask(_LONGEST_WAIT_SECONDS, _take_device, self._lock, shared, listen=say_on_stderr)
         return self.process.ask(seconds, function, *arguments, first=first)
 
-    def sanitize(self, finalists: Sequence[Finalist]) -> list[Stage]:
+    def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
         """See `LocalEvaluator.sanitize`.
 
         Raises:
+            OutOfTimeError: see there.
             WorkerError: the worker died or hung.
         """
         try:
-            return self._ask(PREPARE_SECONDS, LocalEvaluator.sanitize, list(finalists))
+            return self._ask(PREPARE_SECONDS, LocalEvaluator.sanitize, list(finalists), seconds, shared=True)
         except DeathError as death:
             raise WorkerError(f"compute-sanitizer on the finalists failed: {death}") from death
 
@@ -279,11 +289,11 @@ _evaluator: LocalEvaluator | None = None
 _device_lock: DeviceLock | None = None
 
 
-def _take_device(name: str) -> None:
+def _take_device(name: str, shared: bool) -> None:
     """Take the device for the next question; with its answer it is let go of, as it is when this process ends."""
     global _device_lock  # noqa: PLW0603 - a worker process has one device
     _device_lock = DeviceLock(name, "tunebench tune")
-    _device_lock.take(report)
+    _device_lock.take(report, shared=shared)
 
 
 @contextmanager

@@ -73,7 +73,6 @@ def tune(
 
     from tunebench.studies.tuning.resolved import resolve
     from tunebench.studies.tuning.study_file import request_of
-    from tunebench.studies.tuning.targets import resolve_trial
     from tunebench.tuner.errors import UserError
 
     if limit is not None and not from_misses:
@@ -82,7 +81,7 @@ def tune(
         studies = _of_misses(targets or [], given, limit or _MOST_MISSES, db)
     elif targets:
         studies = [
-            resolve_trial(int(target), given, db)
+            _of_trial(int(target), given, db)
             if target.isascii() and target.isdigit()
             else resolve(request_of(target, given))
             for target in targets
@@ -90,6 +89,12 @@ def tune(
     else:
         raise UserError("nothing to tune: name a kernel, a study file or a folder, or give --from-misses")
     run_and_print(studies, display, db, verbose=verbose, as_json=as_json, passes_over=from_misses)
+
+
+def _of_trial(number: int, given: Mapping[str, object], db: str | None) -> Resolved:
+    from tunebench.studies.tuning.targets import resolve_trial  # opens databases
+
+    return resolve_trial(number, given, db)
 
 
 def run_and_print(
@@ -109,6 +114,10 @@ def run_and_print(
     Raises:
         typer.Exit: one was interrupted, or has no right configuration.
     """
+    from tunebench.studies.tuning.executors import executor_ahead
+
+    ahead = executor_ahead(studies[0])
+
     from tunebench.db.connection.database import open_database
     from tunebench.studies.tuning.summary import print_reports, report_values
     from tunebench.studies.tuning.tune import tune as run_studies
@@ -120,7 +129,9 @@ def run_and_print(
     with open_database(db) as database, display:
         for study in studies:
             try:
-                reports += run_studies(study, database, display, 0.0 if reports else seconds_of_process())
+                is_first = study is studies[0]
+                before = 0.0 if reports else seconds_of_process()
+                reports += run_studies(study, database, display, before, ahead if is_first else None)
             except UserError as error:
                 if not passes_over:
                     raise

@@ -51,6 +51,8 @@ def serve(connection: Connection, scratch: Path, spec: SandboxSpec) -> NoReturn:
     """Answer the judge until it hangs up."""
     share_scratch(scratch)
     warnings.simplefilter("ignore")
+    with contextlib.suppress(RuntimeError):  # whoever asks for the device then is told
+        torch.zeros(1, device=spec.device)  # its context is made while the judge is at something else
     host, passage = Host(spec), Borrowing()
     try:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,16 +28,20 @@ _AT_ONCE = 8
 
 def sanitized(harness: Harness) -> None:
     """A call on the reduced problem, under each tool."""
-    harness.tell(_inspection_of(harness)())
+    harness.tell(inspection_of(harness)())
 
 
-def sanitize(harnesses: Sequence[Harness]) -> list[Stage]:
+def sanitize(harnesses: Sequence[Harness], seconds: float = math.inf) -> list[Stage]:
     """The stage of several contenders of one kernel.
 
     Most of what the tools take is their start, so that they are asked about all contenders in one process, and about
     each by itself only where they have found something.
+
+    Raises:
+        OutOfTimeError: a tool has not ended within so many seconds.
     """
     inspections = [_inspection_or_refusal(harness) for harness in harnesses]
+    inspections = [one.within(seconds) if isinstance(one, LaunchInspection) else one for one in inspections]
     watched = [inspection for inspection in inspections if isinstance(inspection, LaunchInspection)]
     if len(watched) > 1 and (together := _stage(watched[0].with_those_of(watched[1:]))).passed:
         return [together if inspection in watched else _stage(inspection) for inspection in inspections]
@@ -44,7 +49,7 @@ def sanitize(harnesses: Sequence[Harness]) -> list[Stage]:
         return list(pool.map(_stage, inspections))
 
 
-def _inspection_of(harness: Harness) -> Inspection:
+def inspection_of(harness: Harness) -> Inspection:
     """Return what is to be watched of a contender.
 
     Raises:
@@ -61,7 +66,7 @@ def _inspection_of(harness: Harness) -> Inspection:
 
 def _inspection_or_refusal(harness: Harness) -> Inspection:
     try:
-        return _inspection_of(harness)
+        return inspection_of(harness)
     except StageRefused as refusal:
         return partial(_raise, refusal)
 

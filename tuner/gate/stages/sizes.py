@@ -41,7 +41,7 @@ def sizes(harness: Harness) -> None:
     too much is passed over: numbers that are multiplied grow fast together.
     """
     source, started = harness.base, time.perf_counter()
-    usual = source.effort({}, Limit(_EVERYTHING, _SECONDS)) or 0
+    usual = harness.answers.effort(source, {}, Limit(_EVERYTHING, _SECONDS)) or 0
     seconds = max(_SECONDS, _TIMES * (time.perf_counter() - started))
     limit, left = Limit(max(_MOST_MADE, _TIMES * usual), seconds), _TIMES * seconds
     varied = False
@@ -51,7 +51,7 @@ def sizes(harness: Harness) -> None:
             continue
         started = time.perf_counter()
         harness.now(_told(harness, changes))
-        if source.effort(changes, limit) is None:
+        if harness.answers.effort(source, changes, limit, usual) is None:
             left -= time.perf_counter() - started
             harness.pass_over("the reference would make too much there, or take too long")
             continue
