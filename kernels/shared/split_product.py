@@ -35,6 +35,8 @@ _ROWS_OF_SPLIT_BLOCK = 8
 _COLUMNS_OF_SPLIT_BLOCK = 16
 _WHOLE_RUN = 128
 _LEAST_SLICE = 4 * _WHOLE_RUN
+_MOST_ROUNDS = 8
+"""Limit of the tiles of all slices that a block makes."""
 _LATE_BYTES = 3 * 4 * 2048
 """Bytes of shared memory for rows on their way to the warps that split them during the product."""
 _SUM_STAGES_OF_EAGER = 14
@@ -131,10 +133,18 @@ def _has_late_rows(
     )
 
 
-def _slices_are_of_inputs(product_slices: int, problem: Problem) -> bool:
-    """Return whether slices of the depth are whole runs, and of one product."""
-    deep = problem.axes["in_features"] >= product_slices * _LEAST_SLICE
-    return product_slices == 1 or (deep and problem.axes.get("products") == 1)
+def _slices_are_of_use(
+    product_slices: int, product_columns: int, product_cluster: int, problem: Problem, device: Device
+) -> bool:
+    """Return whether slices of a depth, which are whole runs, give blocks something to do that would have nothing."""
+    if product_slices == 1:
+        return True
+    rows, features = problem.axes["rows"], problem.axes["out_features"]
+    tiles = ceil_div(features, _TILE_ROWS * product_cluster) * product_cluster * ceil_div(rows, product_columns)
+    is_deep = problem.axes["in_features"] >= product_slices * _LEAST_SLICE
+    is_alone = problem.axes["products"] == 1
+    fills = device.multiprocessors // 2 <= tiles * product_slices <= _MOST_ROUNDS * device.multiprocessors
+    return is_deep and is_alone and tiles < device.multiprocessors and fills
 
 
 def _inputs_are_in_parts(product: str, weight_parts: str) -> bool:
@@ -183,7 +193,7 @@ OF_INPUTS = (
 )
 """The choices of two inputs alone."""
 CONSTRAINTS_OF_INPUTS = (
-    Constraint("slices_are_deep", _slices_are_of_inputs),
+    Constraint("slices_are_of_use", _slices_are_of_use),
     Constraint("inputs_are_read_in_parts", _inputs_are_in_parts),
     Constraint("inputs_in_parts_fit_memory", _inputs_fit_memory),
 )

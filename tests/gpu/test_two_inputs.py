@@ -102,11 +102,11 @@ def test_sizes_and_stacks(cuda: Device, tmp_path: Path, layer: str, parts: str, 
 
 
 @pytest.mark.parametrize("layer", FORMS)
-@pytest.mark.parametrize("slices", [2, 8, 64])
+@pytest.mark.parametrize("slices", [16, 64])
 def test_slices_of_the_depth_are_added_in_one_order(cuda: Device, tmp_path: Path, layer: str, slices: int) -> None:
     model = model_of(tmp_path, layer)
     for depth in (512 * slices, 512 * slices + 77):
-        x, weight = matrices(1, 150, 300, depth)
+        x, weight = matrices(1, 150, 290, depth)
         given = [laid(one, lies) for one, lies in zip((x, weight), FORMS[layer], strict=True)]
         found = run(model, cuda, *given, weight_parts="int8" if depth < 66_000 else "e4m3", product_slices=slices)
         assert error(found, x[0], weight[0]) < 6e-5
@@ -131,7 +131,7 @@ def test_what_lies_beyond_a_triangle_is_zero(
 @pytest.mark.parametrize("layer", FORMS)
 def test_rows_that_parts_cannot_hold_are_computed_again(cuda: Device, tmp_path: Path, layer: str) -> None:
     model = model_of(tmp_path, layer)
-    for size, slices in (((3, 200, 300, 129), 1), ((1, 200, 300, 2100), 4)):
+    for size, slices in (((3, 200, 300, 129), 1), ((1, 200, 300, 8300), 16)):
         x, weight = matrices(*size)
         x[-1, 7, 3], x[0, 8] = torch.inf, 0.0
         weight[0, 250, 5], weight[-1, 6, -1], x[0, 9] = torch.nan, 3e38, x[0, 9] * 2.0**-120
