@@ -77,8 +77,8 @@ extern "C" __global__ void __launch_bounds__(repair_threads, 1)
                 scalar_t* __restrict__ output{parameters}{of_inputs}) {{
     if constexpr (fused) {{
         begin_launch();
-        repair_rows_of_block(MatricesOfX{{x, x_rows, depth, {whole_depth}}},
-                             MatricesOfW{{w, w_rows, depth, {whole_depth}}}, x_unfit, w_unfit, kept_exponents, {count},
+        repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, LyingX{{x_rows, depth, {whole_depth}}},
+                             LyingW{{w_rows, depth, {whole_depth}}}, {count},
                              ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, {whole}}});
     }}
 }}

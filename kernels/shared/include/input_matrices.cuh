@@ -13,14 +13,13 @@ __device__ __forceinline__ bool is_kept(long long row, long long column) {
     return !has_triangle || (keeps_upper ? column >= row : column <= row);
 }
 
-// The matrices (rows, depth) of one operand, of which each product takes one. Slices are of `whole_depth`.
-template <bool in_columns> struct Matrices {
-    const float* memory;
+// How the matrices (rows, depth) of one operand lie in memory, of which each product takes one. Slices are of `whole_depth`.
+template <bool in_columns> struct Lying {
     long long rows, depth, whole_depth;
 
     __device__ __forceinline__ bool are_slices() const { return of_inputs && whole_depth > depth; }
-    __device__ __forceinline__ const float* matrix(long long product) const {
-        return memory + product * depth * (in_columns || !are_slices() ? rows : 1);
+    __device__ __forceinline__ long long first(long long product) const {
+        return product * depth * (in_columns || !are_slices() ? rows : 1);
     }
     // The last slices may be shorter.
     __device__ __forceinline__ long long depth_of(long long product) const {
@@ -30,5 +29,5 @@ template <bool in_columns> struct Matrices {
         return in_columns ? k * rows + row : row * whole_depth + k;
     }
 };
-using MatricesOfX = Matrices<x_in_columns>;
-using MatricesOfW = Matrices<w_in_columns>;
+using LyingX = Lying<x_in_columns>;
+using LyingW = Lying<w_in_columns>;

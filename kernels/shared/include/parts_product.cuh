@@ -227,8 +227,8 @@ extern "C" __global__ void __launch_bounds__(repair_threads)
                  const int* __restrict__ x_unfit, const int* __restrict__ w_unfit, float* __restrict__ product,
                  long long x_rows, long long w_rows, long long depth) {
     if constexpr (from_parts) {
-        repair_rows_of_block(MatricesOfX{x, x_rows, depth, depth}, MatricesOfW{w, w_rows, depth, depth}, x_unfit, w_unfit,
-                             nullptr, 1, RepairedProduct{product, factors, w_rows});
+        repair_rows_of_block(x, w, x_unfit, w_unfit, nullptr, LyingX{x_rows, depth, depth},
+                             LyingW{w_rows, depth, depth}, 1, RepairedProduct{product, factors, w_rows});
     }
 }
 

@@ -122,15 +122,27 @@ template <int rows_of_block> __device__ __forceinline__ float largest_of_row_thr
     return __int_as_float(mine);
 }
 
-// Neighbouring rows of an operand, by one block, whose lanes have them side by side: what they write is whole sectors, and
-// of a matrix in columns what they read as well. Rows that registers hold are read once. Behind those of each matrix there
-// are others, up to a whole tile, which are zeros.
+// What is made of an operand.
+struct PartsOfOperand {
+    float* parts;
+    int *exponents, *unfit;
+    long long rows;
+};
+
+// Neighbouring rows of x or of w, by one block, whose lanes have them side by side: what they write is whole sectors, and of
+// a matrix in columns what they read as well. Rows that registers hold are read once. Behind those of each matrix there are
+// others, up to a whole tile, which are zeros.
 template <bool in_columns>
-__device__ __forceinline__ void split_rows_of_tiles(const Matrices<in_columns>& matrices, float* parts, int* exponents,
-                                                    int* unfit, long long block, int tile_rows, bool is_weight) {
+__device__ __forceinline__ void split_rows_of_tiles(const float* x, const float* w,
+                                                    const PartsOfOperand& of_x, const PartsOfOperand& of_w,
+                                                    bool is_weight, long long block, long long depth_of_one,
+                                                    long long whole_depth) {
     constexpr int rows_of_block = in_columns ? tile_columns_of_block : tile_rows_of_block;
     constexpr int threads_of_row = split_threads / rows_of_block;
     const long long place = block * rows_of_block + threadIdx.x % rows_of_block;
+    const Lying<in_columns> matrices{is_weight ? of_w.rows : of_x.rows, depth_of_one, whole_depth};
+    const float* const matrix = is_weight ? w : x;
+    const int tile_rows = is_weight ? product_rows : product_columns;
     long long product = 0, row = place;
     if constexpr (of_inputs) {
         const long long whole = (matrices.rows + tile_rows - 1) / tile_rows * tile_rows;
@@ -139,16 +151,15 @@ __device__ __forceinline__ void split_rows_of_tiles(const Matrices<in_columns>& 
     }
     const int thread = threadIdx.x / rows_of_block;
     const bool inside = row < matrices.rows;
-    const float* const source = matrices.matrix(product) + matrices.place(inside ? row : 0, 0);
+    const float* const source = matrix + matrices.first(product) + matrices.place(inside ? row : 0, 0);
     const long long depth = matrices.depth_of(product);
-    const bool vectors = reads_as_vectors(matrices.memory, matrices.whole_depth);
+    const bool vectors = reads_as_vectors(matrix, matrices.whole_depth);
     const long long runs = whole_runs(matrices.depth) * (whole_run / run_of_thread);
     const bool holds = runs <= held_runs * threads_of_row;
     const auto read = [&](Run& values, long long run) {
-        const long long first = run * run_of_thread;
 #pragma unroll
         for (int i = 0; i < run_of_thread / 4; ++i) {
-            const long long k = first + 4 * i;
+            const long long k = run * run_of_thread + 4 * i;
             if constexpr (in_columns) {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
@@ -179,11 +190,11 @@ __device__ __forceinline__ void split_rows_of_tiles(const Matrices<in_columns>& 
     const float largest = largest_of_row_threads<rows_of_block>(mine);
     const int exponent = exponent_for(largest);
     if (thread == 0 && inside) {
-        exponents[product * matrices.rows + row] = exponent;
-        unfit[product * matrices.rows + row] = !fits_eights(scaled(largest, exponent), exponent);
+        (is_weight ? of_w.exponents : of_x.exponents)[product * matrices.rows + row] = exponent;
+        (is_weight ? of_w.unfit : of_x.unfit)[product * matrices.rows + row] = !fits_eights(scaled(largest, exponent), exponent);
     }
     const float power = power_of_two(exponent);
-    const TileRow target(parts, place, tile_rows, matrices.depth, is_weight);
+    const TileRow target(is_weight ? of_w.parts : of_x.parts, place, tile_rows, matrices.depth, is_weight);
     if (holds) {
 #pragma unroll
         for (int i = 0; i < held_runs; ++i) {
@@ -228,12 +239,12 @@ extern "C" __global__ void __launch_bounds__(split_threads, split_threads < 512 
     }
     const bool is_weight = blockIdx.x >= x_blocks;
     const long long block = static_cast<long long>(blockIdx.x) - (is_weight ? x_blocks : 0);
-    if (x_in_columns == w_in_columns || !is_weight) {
-        const MatricesOfX matrices{is_weight ? w : x, is_weight ? w_rows : x_rows, depth, whole_depth};
-        split_rows_of_tiles(matrices, is_weight ? w_parts : x_parts, is_weight ? w_exponents : x_exponents,
-                            is_weight ? w_unfit : x_unfit, block, is_weight ? product_rows : product_columns, is_weight);
+    const PartsOfOperand of_x{x_parts, x_exponents, x_unfit, x_rows}, of_w{w_parts, w_exponents, w_unfit, w_rows};
+    if constexpr (x_in_columns == w_in_columns) {
+        split_rows_of_tiles<x_in_columns>(x, w, of_x, of_w, is_weight, block, depth, whole_depth);
+    } else if (is_weight) {
+        split_rows_of_tiles<w_in_columns>(x, w, of_x, of_w, true, block, depth, whole_depth);
     } else {
-        const MatricesOfW matrices{w, w_rows, depth, whole_depth};
-        split_rows_of_tiles(matrices, w_parts, w_exponents, w_unfit, block, product_rows, true);
+        split_rows_of_tiles<x_in_columns>(x, w, of_x, of_w, false, block, depth, whole_depth);
     }
 }

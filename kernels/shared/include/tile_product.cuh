@@ -24,7 +24,6 @@ __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u6
     constexpr int turns = small_halves ? 2 : 1;
     const long long stages_of_tile = stages_of_run * whole_runs(shape.depth);
     const long long w_tiles = shape.w_tiles();
-    const long long empty_stages = 2 * whole_runs(shape.depth) - stages_of_halves(shape.depth);
     Position position;
     for (long long number = blockIdx.x; number < shape.tiles(); number += gridDim.x) {
         const Tile tile(number, shape, rank);
@@ -41,8 +40,10 @@ __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u6
             x + (tile.product * shape.x_tiles() + tile.x_tile) * stages_of_tile * x_line_bytes;
 #pragma unroll 1
         for (int turn = 0; turn < turns; ++turn) {
-            const long long stages =
-                (turn == 0 ? stages_of_tile : stages_of_tile / 2) - (turn + 1 == turns ? empty_stages : 0);
+            long long stages = turn == 0 ? stages_of_tile : stages_of_tile / 2;
+            if constexpr (of_inputs) {
+                stages -= turn + 1 == turns ? 2 * whole_runs(shape.depth) - stages_of_halves(shape.depth) : 0;
+            }
             for (long long stage = 0; stage < stages; ++stage) {
                 mbarrier_wait(empty + position.slot, position.parity ^ 1);
                 u64* const barrier = full + position.slot;
@@ -75,8 +76,9 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
     const int row_in_tile = threadIdx.x / 32 % 4 * 16 + warpgroup * 64 + lane / 4;
     const u32 w_base = shared_address(shared) + warpgroup * (64 * core_bytes);
     const u32 x_base = shared_address(shared) + w_line_bytes;
-    const int all_halves = static_cast<int>(2 * whole_runs(shape.depth));
-    const int all_smalls = rounded ? 0 : small_halves ? 2 * all_halves : all_halves;  // Of both terms.
+    const int whole_halves = static_cast<int>(2 * whole_runs(shape.depth));
+    const int all_smalls = rounded ? 0 : small_halves ? 2 * whole_halves : whole_halves;  // Of both terms.
+    const int all_halves = of_inputs ? static_cast<int>(stages_of_halves(shape.depth)) : whole_halves;
     const int first_sum = sum_lines > 0 ? 1 + (blockIdx.x + warpgroup * (sum_lines / 2)) % sum_lines : 0;
     Position position;
     int previous = -1;
@@ -103,7 +105,7 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
         const Tile tile(number, shape, product_cluster == 1 ? 0 : cluster_ctarank());
         const bool left_out = tile.is_left_out(shape);
         const int smalls = left_out ? 0 : all_smalls;
-        const int halves = left_out ? 0 : static_cast<int>(stages_of_halves(shape.depth));
+        const int halves = left_out ? 0 : all_halves;
         // One array of registers, for there are not enough for two.
         union {
             float sum[product_columns / 2];
