@@ -142,9 +142,9 @@ __device__ __forceinline__ void split_rows_of_tiles(const float* x, const float*
     const long long place = block * rows_of_block + threadIdx.x % rows_of_block;
     const Lying<in_columns> matrices{is_weight ? of_w.rows : of_x.rows, depth_of_one, whole_depth};
     const float* const matrix = is_weight ? w : x;
-    const int tile_rows = is_weight ? product_rows : product_columns;
     long long product = 0, row = place;
     if constexpr (of_inputs) {
+        const int tile_rows = is_weight ? product_rows : product_columns;
         const long long whole = (matrices.rows + tile_rows - 1) / tile_rows * tile_rows;
         product = place / whole;
         row = place % whole;
@@ -194,7 +194,8 @@ __device__ __forceinline__ void split_rows_of_tiles(const float* x, const float*
         (is_weight ? of_w.unfit : of_x.unfit)[product * matrices.rows + row] = !fits_eights(scaled(largest, exponent), exponent);
     }
     const float power = power_of_two(exponent);
-    const TileRow target(is_weight ? of_w.parts : of_x.parts, place, tile_rows, matrices.depth, is_weight);
+    const TileRow target(is_weight ? of_w.parts : of_x.parts, place, is_weight ? product_rows : product_columns,
+                         matrices.depth, is_weight);
     if (holds) {
 #pragma unroll
         for (int i = 0; i < held_runs; ++i) {
