@@ -171,8 +171,8 @@ class Linear(Block):
         limits: tuple[Constraint, ...] = products.CONSTRAINTS_OF_INPUTS
         if any(cls.in_columns):
             limits += parts_product.CONSTRAINTS_IN_COLUMNS
-        if cls.batch_norm_at or cls.triangle:
-            limits += (Constraint("depth_is_whole", _is_whole),)
+        is_whole = Constraint("depth_is_whole", _is_whole)
+        limits += (is_whole if cls.batch_norm_at or cls.triangle else split_product.SLICES,)
         if cls.batch_norm_at:
             limits += (Constraint("an_input_does_not_normalise", _does_not_normalise),)
         return limits

@@ -33,7 +33,8 @@ _PRODUCT_THREADS = 384
 _MOST_TILE_THREADS = 512
 _ROWS_OF_SPLIT_BLOCK = 8
 _COLUMNS_OF_SPLIT_BLOCK = 16
-_WHOLE_RUN = 128
+_MOST_BLOCK_ROWS = 32
+_WHOLE_RUN, _RUN_OF_THREAD = 128, 16
 _LEAST_SLICE = 4 * _WHOLE_RUN
 _MOST_ROUNDS = 8
 """Limit of the tiles of all slices that a block makes."""
@@ -133,18 +134,28 @@ def _has_late_rows(
     )
 
 
-def _slices_are_of_use(
-    product_slices: int, product_columns: int, product_cluster: int, problem: Problem, device: Device
+def _slices_fill_the_device(
+    product: str, product_slices: int, product_columns: int, product_cluster: int, problem: Problem, device: Device
 ) -> bool:
-    """Return whether slices of a depth, which are whole runs, give blocks something to do that would have nothing."""
-    if product_slices == 1:
-        return True
-    rows, features = problem.axes["rows"], problem.axes["out_features"]
+    """Return whether slices, which are whole runs of one product's depth, are as many as give all blocks a tile."""
+    if not is_fused(product) or problem.axes["products"] > 1:
+        return product_slices == 1
+    rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
     tiles = ceil_div(features, _TILE_ROWS * product_cluster) * product_cluster * ceil_div(rows, product_columns)
-    is_deep = problem.axes["in_features"] >= product_slices * _LEAST_SLICE
-    is_alone = problem.axes["products"] == 1
-    fills = device.multiprocessors // 2 <= tiles * product_slices <= _MOST_ROUNDS * device.multiprocessors
-    return is_deep and is_alone and tiles < device.multiprocessors and fills
+    least = 1 << max(0, ceil_div(device.multiprocessors // 2, tiles) - 1).bit_length()
+    if product_slices == 1:
+        return least == 1 or depth < least * _LEAST_SLICE
+    most = _MOST_ROUNDS * device.multiprocessors // tiles
+    return 1 < least <= product_slices <= most and depth >= product_slices * _LEAST_SLICE
+
+
+def _threads_have_runs(
+    product: str, split_threads: int, split_block_rows: int, product_slices: int, problem: Problem
+) -> bool:
+    """Return whether at least half of a block's threads have something to split."""
+    runs = ceil_div(problem.axes["in_features"], product_slices * _WHOLE_RUN) * _WHOLE_RUN // _RUN_OF_THREAD
+    of_row = split_threads // split_block_rows
+    return not is_fused(product) or of_row <= 2 * runs or split_block_rows == _MOST_BLOCK_ROWS
 
 
 def _inputs_are_in_parts(product: str, weight_parts: str) -> bool:
@@ -189,14 +200,17 @@ CONSTRAINTS = (
 
 OF_INPUTS = (
     Tunable("product_slices", (1, 2, 4, 8, 16, 32, 64, 128, 256), when=is_fused),
-    Tunable("split_block_rows", (2, 4, 8, 16, 32), default=4, when=is_fused),
+    Tunable("split_block_rows", (2, 4, 8, 16, _MOST_BLOCK_ROWS), default=4, when=is_fused),
 )
 """The choices of two inputs alone."""
 CONSTRAINTS_OF_INPUTS = (
-    Constraint("slices_are_of_use", _slices_are_of_use),
+    Constraint("threads_have_something_to_split", _threads_have_runs),
     Constraint("inputs_are_read_in_parts", _inputs_are_in_parts),
     Constraint("inputs_in_parts_fit_memory", _inputs_fit_memory),
 )
+
+
+SLICES = Constraint("slices_fill_the_device", _slices_fill_the_device)
 
 
 class InColumns(NamedTuple):

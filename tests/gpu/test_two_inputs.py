@@ -68,7 +68,7 @@ def run(model: TunedModule, device: Device, x: torch.Tensor, y: torch.Tensor, **
         pytest.skip("the product from halves needs Hopper's warpgroup products")
     problem = model.problem(x, y)
     assert problem is not None, model.reason
-    asked = {"product": "fused", "split_threads": 512, "sum_stages": 8, **values}
+    asked = {"product": "fused", "split_threads": 256, "split_block_rows": 32, "sum_stages": 8, **values}
     configuration = model.kernel.space.choose(asked, problem, device)
     model.pin(build_plan(model.kernel, configuration, problem, device, compiler_for(device)))
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_sizes_and_stacks(cuda: Device, tmp_path: Path, layer: str, parts: str, 
 
 
 @pytest.mark.parametrize("layer", FORMS)
-@pytest.mark.parametrize("slices", [16, 64])
+@pytest.mark.parametrize("slices", [32, 64])
 def test_slices_of_the_depth_are_added_in_one_order(cuda: Device, tmp_path: Path, layer: str, slices: int) -> None:
     model = model_of(tmp_path, layer)
     for depth in (512 * slices, 512 * slices + 77):
@@ -131,7 +131,7 @@ def test_what_lies_beyond_a_triangle_is_zero(
 @pytest.mark.parametrize("layer", FORMS)
 def test_rows_that_parts_cannot_hold_are_computed_again(cuda: Device, tmp_path: Path, layer: str) -> None:
     model = model_of(tmp_path, layer)
-    for size, slices in (((3, 200, 300, 129), 1), ((1, 200, 300, 8300), 16)):
+    for size, slices in (((3, 200, 300, 129), 1), ((1, 200, 300, 16500), 32)):
         x, weight = matrices(*size)
         x[-1, 7, 3], x[0, 8] = torch.inf, 0.0
         weight[0, 250, 5], weight[-1, 6, -1], x[0, 9] = torch.nan, 3e38, x[0, 9] * 2.0**-120

@@ -16,7 +16,7 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device, find_device
-from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
 
@@ -145,7 +145,7 @@ def hopper() -> Device:
     return replace(fictional("sm_90"), memory_bytes=80 << 30, multiprocessors=132)
 
 
-def test_slices_are_for_depths_that_leave_blocks_idle(tmp_path: Path) -> None:
+def test_slices_are_as_many_as_give_all_blocks_a_tile(tmp_path: Path) -> None:
     space = model_of(tmp_path, "x @ y").kernel.space
     fused = space.restrict(
         {name: [value] for name, value in space.default.items()}
@@ -161,9 +161,20 @@ def test_slices_are_for_depths_that_leave_blocks_idle(tmp_path: Path) -> None:
     def slices(**axes: int) -> set[Value]:
         return {one["product_slices"] for one in fused.enumerate(Problem(AXES | axes), hopper())}
 
-    assert slices(rows=256, out_features=256, in_features=1 << 19) == {1, 64, 128, 256}
+    assert slices(rows=256, out_features=256, in_features=1 << 19) == {64, 128, 256}
     assert slices(rows=4096, out_features=4096, in_features=1 << 15) == {1}
     assert slices(rows=256, out_features=256) == {1}
+    assert slices(rows=1024, out_features=1024, in_features=1 << 13) == {4, 8, 16}
+    assert slices(rows=1024, out_features=1024, in_features=1 << 13, products=2) == {1}
+
+
+def test_blocks_split_more_rows_where_these_are_short(tmp_path: Path) -> None:
+    space = model_of(tmp_path, "x @ y").kernel.space
+    asked = {"product": "fused", "weight_parts": "fp16", "split_threads": 512, "split_block_rows": 4}
+    with pytest.raises(UserError, match="split_block_rows cannot be so"):
+        space.choose(asked, Problem(AXES | {"in_features": 256}), hopper())
+    space.choose(asked | {"split_block_rows": 32}, Problem(AXES | {"in_features": 64}), hopper())
+    space.choose(asked, Problem(AXES | {"in_features": 1024}), hopper())
 
 
 def content(tiles: Tiles) -> tuple[torch.Tensor, torch.Tensor]:
