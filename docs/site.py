@@ -25,7 +25,7 @@ OBJECTS = {
     "Building blocks": "blocks.Pointwise blocks.Rows blocks.Conv blocks.Linear",
     "Reductions": "blocks.Sum blocks.Product blocks.Max blocks.Min",
     "Constraints": "constraints",
-    "Values": "Accuracy Decision Ratio TrialStatus",
+    "Values": "Accuracy Decision Ratio TrialStatus TensorMap MapLayout",
     "Errors": "TunebenchError UserError DatabaseError DatabaseMissingError",
 }
 """The names that `import tunebench` has, by the headings of their page."""

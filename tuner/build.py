@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tunebench.tuner.signature import Signature
+from tunebench.tuner.tensor_map import TensorMap
 
 if TYPE_CHECKING:
     import torch
@@ -31,10 +32,16 @@ class Within(NamedTuple):
     tensor: torch.Tensor
     offset: int
 
+    @property
+    def address(self) -> int:
+        """Where it is."""
+        return self.tensor.data_ptr() + self.offset
 
-Argument: TypeAlias = "torch.Tensor | Within | float | None"
-"""An argument of a launch: a tensor passes its data pointer, `Within` one behind it, and None a null pointer; an int, a
-float or a bool passes its value in the type that the source declares."""
+
+Argument: TypeAlias = "torch.Tensor | Within | TensorMap | float | None"
+"""An argument of a launch: a tensor passes its data pointer, `Within` one behind it, None a null pointer, a `TensorMap`
+what the copy engine knows of a tensor; an int, a float or a bool passes its value in the type that the source
+declares."""
 
 
 class CompilerName(enum.StrEnum):

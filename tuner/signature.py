@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 LEGAL_TYPES = (
-    "a pointer, bool, an integer, float, double, __half, __nv_bfloat16, or `using name = type;` of one of these"
+    "a pointer, bool, an integer, float, double, __half, __nv_bfloat16, TensorMap, or `using name = type;` of those"
 )
 """The legal types of an entry point's parameter, for messages."""
 
@@ -37,6 +37,7 @@ class Kind(enum.StrEnum):
     FLOAT = "f"
     DOUBLE = "d"
     BFLOAT16 = "bfloat16"
+    TENSOR_MAP = "128s"
 
     @property
     def code(self) -> str:
@@ -56,7 +57,7 @@ class Kind(enum.StrEnum):
     @property
     def is_integer(self) -> bool:
         """Whether it is an integer, which a bool is not."""
-        return not self.is_floating and self not in (Kind.POINTER, Kind.BOOL)
+        return not self.is_floating and self not in (Kind.POINTER, Kind.BOOL, Kind.TENSOR_MAP)
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ _KINDS = {
     "double": Kind.DOUBLE,
     "__nv_bfloat16": Kind.BFLOAT16,
     "nv_bfloat16": Kind.BFLOAT16,
+    "TensorMap": Kind.TENSOR_MAP,
     "size_t": Kind.UINT64,
     "ptrdiff_t": Kind.INT64,
     **{f"int{kind.bytes * 8}_t": kind for kind in (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64)},

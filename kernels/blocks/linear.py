@@ -165,10 +165,11 @@ class Linear(Block):
 
     @classmethod
     def _limits_of_inputs(cls) -> tuple[Constraint, ...]:
-        """Return the constraints of a product of two inputs."""
+        """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split."""
+        halves = () if cls.other_at < 0 and not cls.triangle else (split_product.OF_HALVES,)
         if cls.other_at < 0:
-            return ()
-        limits: tuple[Constraint, ...] = products.CONSTRAINTS_OF_INPUTS
+            return halves
+        limits = (*halves, *products.CONSTRAINTS_OF_INPUTS)
         if any(cls.in_columns):
             limits += parts_product.CONSTRAINTS_IN_COLUMNS
         is_whole = Constraint("depth_is_whole", _is_whole)

@@ -21,6 +21,7 @@ from tunebench.tuner.space import Constraint, Tunable
 
 _STATISTICS_COLUMNS = 32
 _PREPARING_THREADS = 128
+_MOST_COLUMNS_PER_ELEMENT = 128
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -94,8 +95,8 @@ def is_train(problem: Problem) -> bool:
 
 
 def _takes_moments(product: str, problem: Problem) -> bool:
-    """Return whether the fused product has all values of a tile at hand."""
-    return is_fused(product) and is_train(problem)
+    """Return whether the fused product has all values of a feature's tile at hand."""
+    return is_fused(product) and is_train(problem) and problem.dtype == "float32"
 
 
 def _has_pass(product: str, normalisation: str, problem: Problem) -> bool:
@@ -121,6 +122,11 @@ def _weight_cannot(normalisation: str) -> bool:
     return normalisation != "weight"
 
 
+def _registers_hold_vectors(normalisation: str, product_columns: int, problem: Problem) -> bool:
+    """Return whether an epilogue of halves, all of whose features' vectors are in registers, has so many left."""
+    return problem.dtype == "float32" or normalisation != "per_element" or product_columns <= _MOST_COLUMNS_PER_ELEMENT
+
+
 def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
     """Return the tunables and constraints of the work behind the product.
 
@@ -138,6 +144,7 @@ def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
         ),
         constraints=(
             *behind.constraints,
+            Constraint("registers_hold_what_normalises_halves", _registers_hold_vectors),
             Constraint("weight_normalises_before_its_product", _weight_can_normalise if is_affine else _weight_cannot),
         ),
     )

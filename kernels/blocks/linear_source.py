@@ -70,6 +70,18 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
 #endif
 }}
 
+extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUSTER(product_cluster)
+    half_product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, long long x_rows,
+                 long long w_rows, long long depth, const scalar_t* __restrict__ linear_bias,
+                 scalar_t* __restrict__ output{parameters}) {{
+#if TUNEBENCH_HOPPER
+    if constexpr (fused_halves) {{
+        half_product_of_block(x, w, ProductShape{{x_rows, w_rows, depth}},
+                              ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, true}});
+    }}
+#endif
+}}
+
 extern "C" __global__ void __launch_bounds__(repair_threads, 1)
     repair_rows(const float* __restrict__ x, const float* __restrict__ w, const int* __restrict__ x_unfit,
                 const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,

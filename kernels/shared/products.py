@@ -1,8 +1,8 @@
 """Choice of how a linear layer's fp32 product is made, for kernels whose source includes both headers of products.
 
 `product` is `fp32` (torch's own) or `parts` (`include/parts_product.cuh`: the library's products of fewer bits), and a
-pass behind them; or a kernel of ours with all that follows inside: `fused` (`include/split_product.cuh`) or, for a few
-rows, `stream` (`include/stream_product.cuh`: a pass over the weight).
+pass behind them; or a kernel of ours with all that follows inside: `fused` (`include/split_product.cuh`, for half types
+`include/half_product.cuh`) or, for a few rows, `stream` (`include/stream_product.cuh`: a pass over the weight).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.kernels.shared import parts_product, split_product, stream_product
+from tunebench.kernels.shared import half_product, parts_product, split_product, stream_product
 from tunebench.kernels.shared.split_product import InColumns
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Plan
@@ -26,18 +26,24 @@ def has_passes(product: str) -> bool:
     return product in ("fp32", "parts")
 
 
-def _splits(product: str) -> bool:
-    return product in ("fused", "parts")
+def _splits(product: str, problem: Problem) -> bool:
+    return product == "parts" or (product == "fused" and problem.dtype == "float32")
 
 
 TUNABLES = (
     Tunable("product", ("fp32", "fused", "parts", "stream")),
     *split_product.TUNABLES,
+    *half_product.TUNABLES,
     *parts_product.TUNABLES,
     *stream_product.TUNABLES,
     Tunable("split_threads", (256, 512, 1024), default=1024, when=_splits),
 )
-CONSTRAINTS = (*split_product.CONSTRAINTS, *parts_product.CONSTRAINTS, *stream_product.CONSTRAINTS)
+CONSTRAINTS = (
+    *split_product.CONSTRAINTS,
+    *half_product.CONSTRAINTS,
+    *parts_product.CONSTRAINTS,
+    *stream_product.CONSTRAINTS,
+)
 
 
 def _vector_is_streamed(product: str, problem: Problem) -> bool:
@@ -77,6 +83,9 @@ def own_product(
         return None
     if in_columns is not None:
         return split_product.product_of_inputs(plan, x, weight, in_columns, *epilogue)
+    if plan.problem.dtype != "float32":
+        half_product.half_product(plan, x, weight, *epilogue)
+        return None
     return split_product.fused_product(plan, x, weight, exponents, *epilogue, model=model)
 
 

@@ -19,17 +19,17 @@ from tunebench.tuner.kernel import Mode, Plan, ceil_div
 from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.space import Constraint, Tunable
 
-BULK_COPIES = ("split_product",)
+BULK_COPIES = ("split_product", "half_product")
 """The entry points that copy with cp.async.bulk."""
 
 _TILE_DEPTH = 32
-_TILE_ROWS = 128
-_W_STAGE_BYTES = _TILE_ROWS * (_TILE_DEPTH * 4 + 32)
+TILE_ROWS = 128
+_W_STAGE_BYTES = TILE_ROWS * (_TILE_DEPTH * 4 + 32)
 _BARRIER_BYTES = 16
 _LINE_BYTES = 128
 MAX_DEPTH_OF_INT8 = 2**31 // (2 * 127 * 127)
 """Largest depth of two small terms whose factors are 8-bit integers and whose sums are int32."""
-_PRODUCT_THREADS = 384
+PRODUCT_THREADS = 384
 _MOST_TILE_THREADS = 512
 _ROWS_OF_SPLIT_BLOCK = 8
 _COLUMNS_OF_SPLIT_BLOCK = 16
@@ -48,14 +48,20 @@ def is_fused(product: str) -> bool:
     return product == "fused"
 
 
+def _splits(product: str, problem: Problem) -> bool:
+    """Return whether its operands are split, as those of half types are not."""
+    return is_fused(product) and problem.dtype == "float32"
+
+
 def _splits_weight(product: str, weight_parts: str, problem: Problem) -> bool:
     """Return whether every call splits the weight, so that the place for it is worth tuning."""
-    return is_fused(product) and weight_parts != "none" and problem.options.get("mode") not in (None, Mode.FROZEN)
+    mode = problem.options.get("mode")  # of two inputs there is none
+    return _splits(product, problem) and weight_parts != "none" and mode not in (None, Mode.FROZEN)
 
 
 def _shared_bytes(product_columns: int, product_stages: int, weight_parts: str) -> int:
     if weight_parts != "none":
-        return product_stages * ((_TILE_ROWS + product_columns) * _LINE_BYTES + _BARRIER_BYTES)
+        return product_stages * ((TILE_ROWS + product_columns) * _LINE_BYTES + _BARRIER_BYTES)
     return product_stages * (_W_STAGE_BYTES + 2 * product_columns * _TILE_DEPTH * 2 + _BARRIER_BYTES)
 
 
@@ -105,14 +111,14 @@ def _bytes_of_parts(weight_parts: str) -> int:
 def _fits_memory(weight_parts: str, problem: Problem, device: Device) -> bool:
     """Return whether the parts of both operands take an eighth of the device at most."""
     rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
-    tiles = (rows + 2 * _TILE_ROWS) + (features + _TILE_ROWS)
+    tiles = (rows + 2 * TILE_ROWS) + (features + TILE_ROWS)
     needed = _bytes_of_parts(weight_parts) * tiles * (depth + _LINE_BYTES)
     return weight_parts == "none" or needed <= device.memory_bytes // 8
 
 
-def _blocks(x_tiles: int, features: int, cluster: int, device: Device) -> int:
+def blocks_of_product(x_tiles: int, features: int, cluster: int, device: Device) -> int:
     """Return the fewest blocks that go over the tiles in as many rounds as all that the device holds at once."""
-    tiles = ceil_div(features, _TILE_ROWS * cluster) * x_tiles  # in clusters, as all here
+    tiles = ceil_div(features, TILE_ROWS * cluster) * x_tiles  # in clusters, as all here
     rounds = ceil_div(tiles, max(1, device.multiprocessors // cluster))
     return ceil_div(tiles, rounds) * cluster
 
@@ -120,8 +126,8 @@ def _blocks(x_tiles: int, features: int, cluster: int, device: Device) -> int:
 def _first_late_row(rows: int, features: int, columns: int, cluster: int, device: Device) -> int:
     """Return the first row of the weight, at a tile's beginning, that no block's first tile needs."""
     x_tiles = ceil_div(rows, columns)
-    tiles = ceil_div(_blocks(x_tiles, features, cluster, device), cluster * x_tiles) * cluster
-    return min(tiles, ceil_div(features, _TILE_ROWS)) * _TILE_ROWS
+    tiles = ceil_div(blocks_of_product(x_tiles, features, cluster, device), cluster * x_tiles) * cluster
+    return min(tiles, ceil_div(features, TILE_ROWS)) * TILE_ROWS
 
 
 def _has_late_rows(
@@ -141,7 +147,7 @@ def _slices_fill_the_device(
     if not is_fused(product) or problem.axes["products"] > 1:
         return product_slices == 1
     rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
-    tiles = ceil_div(features, _TILE_ROWS * product_cluster) * product_cluster * ceil_div(rows, product_columns)
+    tiles = ceil_div(features, TILE_ROWS * product_cluster) * product_cluster * ceil_div(rows, product_columns)
     least = 1 << max(0, ceil_div(device.multiprocessors // 2, tiles) - 1).bit_length()
     if product_slices == 1:
         return least == 1 or depth < least * _LEAST_SLICE
@@ -159,7 +165,7 @@ def _threads_have_runs(
 
 
 def _inputs_are_in_parts(product: str, weight_parts: str) -> bool:
-    """Return whether nothing is kept of either operand between calls, not even a guess."""
+    """Return whether operands are split, and nothing is kept of either between calls, not even a guess."""
     return not is_fused(product) or weight_parts != "none"
 
 
@@ -168,24 +174,24 @@ def _inputs_fit_memory(product: str, product_slices: int, problem: Problem, devi
     products, rows, depth, features = (
         problem.axes[name] for name in ("products", "rows", "in_features", "out_features")
     )
-    parts = 4 * products * (rows + features + 3 * _TILE_ROWS) * (depth + _LINE_BYTES)
+    parts = 4 * products * (rows + features + 3 * TILE_ROWS) * (depth + _LINE_BYTES)
     partial = 4 * product_slices * rows * features if product_slices > 1 else 0
     return not is_fused(product) or max(parts, partial) <= device.memory_bytes // 8
 
 
 TUNABLES = (
-    Tunable("weight_parts", ("none", "e4m3", "int8", "fp16", "rounded"), when=is_fused),
+    Tunable("weight_parts", ("none", "e4m3", "int8", "fp16", "rounded"), when=_splits),
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), default=4, when=is_fused),
     Tunable("product_cluster", (1, 2), default=2, when=is_fused),
     Tunable("weight_split", ("ahead", "beside"), when=_splits_weight),
-    Tunable("sum_stages", (0, 8, 12, _SUM_STAGES_OF_EAGER, 16, 32, 64, 128), default=16, when=is_fused),
+    Tunable("sum_stages", (0, 8, 12, _SUM_STAGES_OF_EAGER, 16, 32, 64, 128), default=16, when=_splits),
     early_launches(when=is_fused),
 )
 CONSTRAINTS = (
     BEGINS_EARLY,
     # Warpgroup products are Hopper's; halves hold what fp32 holds, not what fp64 does.
-    needs("product", "fused", dtypes=("float32",), architectures=("sm_90",)),
+    needs("product", "fused", dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)),
     shared_memory_fits(_shared_bytes),
     Constraint("shared_memory_holds_rows_on_their_way", _rows_on_their_way_fit),
     Constraint("sums_of_whole_numbers_are_exact", _sums_are_exact),
@@ -210,6 +216,7 @@ CONSTRAINTS_OF_INPUTS = (
 )
 
 
+OF_HALVES = needs("product", "fused", dtypes=("float32",))
 SLICES = Constraint("slices_fill_the_device", _slices_fill_the_device)
 
 
@@ -309,7 +316,7 @@ def fused_product(
     (rows, depth), (features, _) = x.shape, weight.shape
     geometry = plan.once(_geometry, rows, features, depth)
     scratch = x.new_empty(geometry.scratch) if geometry.scratch else None
-    shape = {"blocks": geometry.blocks, "threads": _PRODUCT_THREADS, "shared": geometry.shared}
+    shape = {"blocks": geometry.blocks, "threads": PRODUCT_THREADS, "shared": geometry.shared}
     kept: torch.Tensor | None = None
     late: LateRows | None = None
     if plan["weight_parts"] != "none":
@@ -328,7 +335,7 @@ def fused_product(
         split = (x, parts, x_exponents, x_unfit, kept, w_exponents, rows, depth, features)
         plan.launch("split_rows", *split, blocks=geometry.split_blocks, threads=geometry.split_threads, early=early)
         read = (contiguous, parts, x_exponents, w_exponents, w_unfit)
-    beside = (None, None, features + _TILE_ROWS) if late is None else (contiguous, late.counts, late.first)
+    beside = (None, None, features + TILE_ROWS) if late is None else (contiguous, late.counts, late.first)
     plan.launch("split_product", *read, scratch, rows, features, depth, *epilogue, *beside, **shape, early=early)
     noted = (x, contiguous, x_unfit, w_unfit, kept, rows, features, depth)
     blocks = plan.device.multiprocessors
@@ -382,7 +389,7 @@ class LateRows(NamedTuple):
     @classmethod
     def of(cls, weight: torch.Tensor, exponents: torch.Tensor, first: int) -> LateRows:
         """Return late rows with memory for their counts."""
-        tiles = ceil_div(weight.shape[0], _TILE_ROWS)
+        tiles = ceil_div(weight.shape[0], TILE_ROWS)
         return cls(exponents, torch.empty(1 + tiles, dtype=torch.int32, device=weight.device), first)
 
 
@@ -427,7 +434,7 @@ def tiles_of_both(
         plan.launch("split_tiles", *of_x, *of_weight, depth, *left, depth, blocks=blocks, threads=threads, early=early)
 
     def kept() -> Tiles:
-        tiles = Tiles.for_matrix(plan, contiguous, _TILE_ROWS)
+        tiles = Tiles.for_matrix(plan, contiguous, TILE_ROWS)
         split(0, tiles)
         return tiles
 
@@ -435,7 +442,7 @@ def tiles_of_both(
         w_tiles = model.derived("weight tiles", kept, (weight,), (plan["weight_parts"],))
         split(x_blocks, None)
     else:
-        w_tiles = Tiles.for_matrix(plan, contiguous, _TILE_ROWS)
+        w_tiles = Tiles.for_matrix(plan, contiguous, TILE_ROWS)
         split(x_blocks, w_tiles)
     return x_tiles, w_tiles
 
@@ -455,7 +462,7 @@ def tiles_of_inputs(
     """
     products, rows, features, depth, whole_depth = sizes
     x_tiles = Tiles.of(plan, x, products, rows, depth, plan.integer("product_columns"))
-    w_tiles = Tiles.of(plan, x, products, features, depth, _TILE_ROWS)
+    w_tiles = Tiles.of(plan, x, products, features, depth, TILE_ROWS)
     threads, early = plan.integer("split_threads"), bool(plan["early_launches"])
     of_rows = plan.integer("split_block_rows")
     x_blocks, w_blocks = (
@@ -491,7 +498,7 @@ def product_of_inputs(
     x_tiles, w_tiles = tiles_of_inputs(plan, x, weight, in_columns, (products, rows, features, depth, whole_depth))
     sizes, of_inputs = (rows, features, depth), (products, whole_depth)
     read = (w_tiles.parts, x_tiles.parts, x_tiles.exponents, w_tiles.exponents, w_tiles.unfit, scratch)
-    shape = {"blocks": geometry.blocks, "threads": _PRODUCT_THREADS, "shared": geometry.shared}
+    shape = {"blocks": geometry.blocks, "threads": PRODUCT_THREADS, "shared": geometry.shared}
     plan.launch("split_product", *read, *sizes, *epilogue, None, None, 0, *of_inputs, **shape, early=early)
     noted = (x, weight, x_tiles.unfit, w_tiles.unfit, None)
     blocks = plan.device.multiprocessors
@@ -520,7 +527,7 @@ class _Geometry(NamedTuple):
 def _geometry(plan: Plan, rows: int, features: int, depth: int, products: int = 1) -> _Geometry:
     columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
     x_tiles = ceil_div(rows, columns)
-    blocks = _blocks(x_tiles * products, features, cluster, plan.device)
+    blocks = blocks_of_product(x_tiles * products, features, cluster, plan.device)
     return _Geometry(
         columns=columns,
         split_blocks=x_tiles * columns // _ROWS_OF_SPLIT_BLOCK,
@@ -530,6 +537,6 @@ def _geometry(plan: Plan, rows: int, features: int, depth: int, products: int = 
             columns, plan.integer("product_stages"), str(plan["weight_parts"]), str(plan["weight_split"])
         ),
         parts=x_tiles * ceil_div(depth, _TILE_DEPTH) * columns * _TILE_DEPTH,  # two halves are as long as one float
-        scratch=blocks * _TILE_ROWS * columns if plan.integer("sum_stages") else 0,
+        scratch=blocks * TILE_ROWS * columns if plan.integer("sum_stages") else 0,
         first_late=_first_late_row(rows, features, columns, cluster, plan.device),
     )

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from tunebench.tuner.problem import Accuracy, Problem, Work
     from tunebench.tuner.result import Decision, Ratio, TrialStatus
     from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+    from tunebench.tuner.tensor_map import MapLayout, TensorMap
 
 __version__ = "0.1.0"
 
@@ -102,6 +103,7 @@ _HOMES = {
     "tunebench.tuner.problem": ("Accuracy", "Problem", "Work"),
     "tunebench.tuner.result": ("Decision", "Ratio", "TrialStatus"),
     "tunebench.tuner.space": ("Constraint", "SearchSpace", "Tunable"),
+    "tunebench.tuner.tensor_map": ("MapLayout", "TensorMap"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = {"blocks": "tunebench.kernels.blocks", "constraints": "tunebench.tuner.constraints"}
@@ -119,6 +121,7 @@ __all__ = [
     "Device",
     "Explanation",
     "Kernel",
+    "MapLayout",
     "MissRow",
     "Mode",
     "NewKernel",
@@ -132,6 +135,7 @@ __all__ = [
     "StudyReport",
     "SweepReport",
     "Swept",
+    "TensorMap",
     "TrialRow",
     "TrialStatus",
     "Tunable",

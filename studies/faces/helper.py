@@ -1,9 +1,10 @@
 """A helper that stays warm: it has imported what commands need, and forks for each command that the user starts.
 
-`TUNEBENCH_KEEP_WARM=SECONDS` asks for one. It is one user's, of one version and one environment: its socket is named by
-a digest of them and lies in a folder that nobody else can enter, and both sides ask the system whose the other is. The
-process that the user has started passes its arguments, folder, environment and standard streams on, then signals, and
-ends as the command does. The helper ends when nobody has asked it anything for so many seconds, or by `tunebench stop`.
+`TUNEBENCH_KEEP_WARM=SECONDS` asks for one: a command that finds none starts it as it ends. It is one user's, of one
+version and one environment: its socket is named by a digest of them and lies in a folder that nobody else can enter,
+and both sides ask the system whose the other is. The process that the user has started passes its arguments, folder,
+environment and standard streams on, then signals, and ends as the command does. The helper ends when nobody has asked
+it anything for so many seconds, or by `tunebench stop`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import gc
 import hashlib
 import io
 import json
@@ -25,7 +27,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -43,14 +44,17 @@ RunHere = Callable[[Callable[[], None]], int]
 _OF_A_TERMINAL = frozenset({VARIABLE, "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "WINDOWID"})
 """Variables that may differ between commands of one helper, which get those of their own."""
 
-_LOADED = ("tunebench.studies.faces.cli.run", "tunebench.studies.faces.cli", "tunebench.studies.checking.check")
-_PRELOADED = ("tunebench.studies.tuning.tune",)
-"""The modules that the helper imports, none of which needs torch; and those that its processes' server imports beside
-a check's."""
+_LOADED = (
+    "tunebench.studies.faces.cli.run",
+    "tunebench.studies.faces.cli",
+    "tunebench.studies.checking.check",
+    "tunebench.studies.tuning.summary",
+    "tunebench.studies.tuning.targets",
+)
+"""The modules that the helper imports."""
 
 _MOST_BYTES = 1 << 20
 _START_SECONDS = 20.0
-_LOOK_SECONDS = 0.02
 _REQUEST_SECONDS = 5.0
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LONGEST_SECONDS = 86_400
@@ -75,7 +79,7 @@ class _Request:
 def run_warm() -> None:
     """Have the helper run this process's command, and end as that does.
 
-    Returns where this process has to run it itself: there is no helper, and none starts.
+    Returns where this process has to run it itself: there is no helper yet.
 
     Raises:
         SystemExit: the command has ended, or cannot be asked so.
@@ -108,7 +112,9 @@ def _connection(wanted: str) -> socket.socket | None:
     if not wanted.isdecimal() or not 1 <= int(wanted) <= _LONGEST_SECONDS:
         raise UserError(f"{VARIABLE} is '{wanted:.40}': give the seconds that a helper stays, 1 to {_LONGEST_SECONDS}")
     place = _folder() / f"{_digest()}.sock"
-    return _connected(place) or _started(place, int(wanted))
+    if (connection := _connected(place)) is None:
+        atexit.register(_start, place, int(wanted))
+    return connection
 
 
 def _asked(connection: socket.socket) -> int:
@@ -187,8 +193,8 @@ def _user_of(connection: socket.socket) -> int:
     return int(user)
 
 
-def _started(place: Path, seconds: int) -> socket.socket | None:
-    """Start a helper, and return a connection to it."""
+def _start(place: Path, seconds: int) -> None:
+    """Start a helper, for which nobody waits."""
     code = f"""
 import sys
 sys.path[:] = {sys.path!r}
@@ -197,17 +203,9 @@ from {__name__} import main
 main({str(place)!r}, {seconds}, run_here)
 """
     null = subprocess.DEVNULL
-    helper = subprocess.Popen(
+    subprocess.Popen(
         [sys.executable, "-P", "-c", code], cwd="/", stdin=null, stdout=null, stderr=null, start_new_session=True
     )
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if (connection := _connected(place)) is not None:
-            return connection
-        if helper.poll() not in (None, 0):  # 0: another one was quicker
-            return None
-        time.sleep(_LOOK_SECONDS)
-    return None
 
 
 def _is_open(number: int) -> bool:
@@ -418,12 +416,14 @@ def main(place: str, seconds: float, run_here: RunHere) -> None:
     for number in _FORWARDED:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    from tunebench.studies.checking import PRELOADED
-    from tunebench.tuner.isolation import start_forkserver
+    from tunebench.studies import checking, tuning
+    from tunebench.tuner.isolation import TRACER, run_isolated, start_forkserver
 
-    start_forkserver([*PRELOADED, *_PRELOADED])
+    start_forkserver([*checking.PRELOADED, *tuning.PRELOAD, TRACER])
     for module in _LOADED:
         import_module(module)
+    run_isolated(_START_SECONDS, os.getpid)  # as soon as the server is ready, too
+    gc.freeze()  # commands have none of it to look through
     with socket.socket(socket.AF_UNIX) as listener, contextlib.suppress(FileNotFoundError):
         Path(place).unlink(missing_ok=True)
         listener.bind(place)

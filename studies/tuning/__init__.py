@@ -2,5 +2,12 @@
 
 from __future__ import annotations
 
-PRELOAD = (f"{__name__}.resolved",)
-"""Modules that worker processes need, imported once by the server that they are forked from."""
+from pathlib import Path
+
+from tunebench.tuner.isolation import TRACER
+
+_HAS_GPU = Path("/dev/nvidiactl").exists()
+
+PRELOAD = (f"{__name__}.resolved", *[TRACER] * _HAS_GPU)
+"""Modules that worker processes need, imported once by the server that they are forked from. On a GPU the full battery
+needs the tracer; on a CPU it does without."""

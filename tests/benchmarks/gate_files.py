@@ -12,9 +12,11 @@ and those that need the CPU are left out.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import site
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,7 +24,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,6 +68,8 @@ class Judged:
         trouble: what else is wrong with how the check ended.
         in_stages, outside: seconds.
         left: what was left running, and files.
+        seconds: of each stage.
+        refused: all stages that refused.
     """
 
     name: str
@@ -82,6 +86,8 @@ class Judged:
     in_stages: float
     outside: float
     left: tuple[str, ...]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    refused: Sequence[str] = ()
 
 
 def judge(file: GateFile, folder: Path, device: str, draw: Draw, box: Box) -> Judged:
@@ -200,6 +206,8 @@ def _judged(
         in_stages=round(in_stages, 3),
         outside=round(took - in_stages, 3),
         left=tuple(left),
+        seconds={stage["name"]: round(stage["seconds"], 3) for stage in stages},
+        refused=[stage["name"] for stage in stages if not stage["passed"]],
     )
     return _compared(file, judged)
 
@@ -264,6 +272,19 @@ def print_table(judged: Iterable[Judged]) -> None:
             print("; known" if one.name in KNOWN_DISAGREEMENTS else "")
         elif one.name in KNOWN_DISAGREEMENTS:
             print(f"- {one.kind}: {one.name}: as it should be; it leaves KNOWN_DISAGREEMENTS")
+
+
+def print_stages(judged: Sequence[Judged]) -> None:
+    """What each stage has found in the wrong files, and what it takes of a right one."""
+    wrong = [one for one in judged if not one.right]
+    passed = [one for one in judged if one.right and not one.refused]
+    print("| stage | refuses, of " + f"{len(wrong)} wrong files | refuses alone | seconds, median |")
+    print("| --- | --- | --- | --- |")
+    for name in dict.fromkeys(name for one in judged for name in one.seconds):
+        found = [one for one in wrong if name in one.refused]
+        alone = sum(len(one.refused) == 1 for one in found)
+        seconds = [one.seconds[name] for one in passed if name in one.seconds]
+        print(f"| {name} | {len(found)} | {alone} | {statistics.median(seconds) if seconds else math.nan:.3f} |")
 
 
 def _print_row(what: str, kind: str, judged: Sequence[Judged]) -> None:
@@ -338,6 +359,7 @@ def main(
                 _write(results, known)
     wanted = {file.name for file in candidates if not kind or file.kind in kind}
     print_table(judged for name, judged in known.items() if name in wanted)
+    print_stages([judged for name, judged in known.items() if name in wanted])
 
 
 def _write(path: Path, judged: Mapping[str, Judged]) -> None:

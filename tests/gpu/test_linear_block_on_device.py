@@ -17,7 +17,7 @@ from tunebench.tuner.study.evaluate import Subject
 pytestmark = pytest.mark.gpu
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "kernels" / "blocks" / "linear_examples").glob("*.py"), key=str)
-SIZES = {"batch_size": 130, "in_features": 260, "out_features": 392}
+SIZES = {"batch_size": 130, "in_features": 264, "out_features": 416}
 
 
 def with_every_product(subject: Subject, device: Device) -> list[Configuration]:

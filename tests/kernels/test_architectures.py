@@ -42,3 +42,13 @@ def test_where_tf32_is_permitted_every_generation_multiplies_rounded_operands(na
         kernel.space.choose(asked, strict, fictional(architecture))
     configuration = kernel.space.choose(asked, strict.at(Accuracy.TF32), fictional(architecture))
     assert NvrtcCompiler().compile(kernel.variant(configuration, strict, architecture)).figures
+
+
+@pytest.mark.parametrize("architecture", slow_but(["sm_80"], ARCHITECTURES))
+@pytest.mark.parametrize("name", ["gemm_scale_bn", "gemm_sigmoid_residual"])
+def test_every_generation_multiplies_halves(name: str, architecture: str) -> None:
+    kernel = load_model(name).kernel
+    problem = Problem({"rows": 1024, "in_features": 512, "out_features": 512}, "bfloat16", {"mode": "eval"})
+    asked = {"product": "fused" if architecture == "sm_90" else "fp32"}
+    configuration = kernel.space.choose(asked, problem, fictional(architecture))
+    assert NvrtcCompiler().compile(kernel.variant(configuration, problem, architecture)).figures

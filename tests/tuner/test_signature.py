@@ -25,6 +25,7 @@ def kinds(text: str, name: str = "k") -> list[tuple[str, Kind | None]]:
         ("signed char a, std::int8_t b, size_t c", [("a", Kind.INT8), ("b", Kind.INT8), ("c", Kind.UINT64)]),
         ("__half a, __nv_bfloat16 b", [("a", Kind.HALF), ("b", Kind.BFLOAT16)]),
         ("const __grid_constant__ int a", [("a", Kind.INT32)]),
+        ("const __grid_constant__ TensorMap a, TensorMap* b", [("a", Kind.TENSOR_MAP), ("b", Kind.POINTER)]),
         ("int /* rows, of x */ a, // (\n float b = 1.0f", [("a", Kind.INT32), ("b", Kind.FLOAT)]),
         ("Span span, Two<float> b, PARAMETERS", [("span", None), ("b", None), ("parameter 3", None)]),
         ("float& a, float (*f)(int)", [("a", None), ("parameter 2", Kind.POINTER)]),

@@ -15,6 +15,7 @@ from tunebench.tuner.build import Dim3, Threads, Within
 from tunebench.tuner.device import MOST_BLOCKS, MOST_BLOCKS_ACROSS
 from tunebench.tuner.errors import ArgumentError
 from tunebench.tuner.signature import LEGAL_TYPES, Kind, Parameter, Signature
+from tunebench.tuner.tensor_map import TensorMap, encoded_map
 
 _DTYPES = {
     Kind.HALF: torch.float16,
@@ -38,11 +39,13 @@ class Form(NamedTuple):
 
     Attributes:
         places: those that are `Within` a tensor.
-        devices: what `get_device` says of the tensors, and of those of the places, if they are where the launch is.
+        maps: those that are a `TensorMap`.
+        devices: what `get_device` says of tensors, and of those of places and maps, that are where the launch is.
     """
 
     tensors: tuple[int, ...]
     places: tuple[int, ...]
+    maps: tuple[int, ...]
     numbers: tuple[int, ...]
     nulls: tuple[int, ...]
     devices: list[int | None]
@@ -72,11 +75,11 @@ class Arguments:
         # What cannot be launched has no layout; the first launch says why.
         kinds = [parameter.kind or Kind.UINT8 for parameter in signature.parameters]
         self.rounds = Kind.BFLOAT16 in kinds
-        self.codes = "".join(kind.code for kind in kinds)
-        self.offsets = tuple(struct.calcsize(f"@{self.codes[:at]}0{code}") for at, code in enumerate(self.codes))
+        self.codes = tuple(kind.code for kind in kinds)
+        self.offsets = offsets_of(self.codes)
         self.sizes = tuple(kind.bytes for kind in kinds)
-        self.size = struct.calcsize(f"@{self.codes}")
-        self._memory = struct.Struct(f"@{self.codes}")
+        self._memory = struct.Struct("@" + "".join(self.codes))
+        self.size = self._memory.size
         self._forms: dict[tuple[type, ...], Form] = {}
 
     def form(self, arguments: Sequence[Any]) -> Form:
@@ -97,7 +100,7 @@ class Arguments:
             LaunchError: one is not.
         """
         for parameter, argument in zip(self._parameters, arguments, strict=True):
-            tensor = argument.tensor if isinstance(argument, Within) else argument
+            tensor = argument.tensor if isinstance(argument, Within | TensorMap) else argument
             if isinstance(tensor, torch.Tensor) and tensor.device != self._device:
                 self._refuse(parameter, f"takes a tensor on {self._device}, not on {tensor.device}")
 
@@ -136,7 +139,9 @@ class Arguments:
         for at in form.tensors:
             values[at] = arguments[at].data_ptr()
         for at in form.places:
-            values[at] = arguments[at].tensor.data_ptr() + arguments[at].offset
+            values[at] = arguments[at].address
+        for at in form.maps:
+            values[at] = map_bytes(arguments[at])
         for at, number in zip(form.numbers, self.numbers(arguments), strict=True):
             values[at] = number
         return self._memory.pack(*values)
@@ -159,9 +164,10 @@ class Arguments:
         self.check_devices(arguments)
         tensors = tuple(at for at, value in enumerate(arguments) if isinstance(value, torch.Tensor))
         places = tuple(at for at, value in enumerate(arguments) if isinstance(value, Within))
+        maps = tuple(at for at, value in enumerate(arguments) if isinstance(value, TensorMap))
         nulls = tuple(at for at, value in enumerate(arguments) if value is None)
-        numbers = tuple(at for at in range(len(arguments)) if at not in (*tensors, *places, *nulls))
-        return Form(tensors, places, numbers, nulls, [self._index] * len((*tensors, *places)))
+        numbers = tuple(at for at in range(len(arguments)) if at not in (*tensors, *places, *maps, *nulls))
+        return Form(tensors, places, maps, numbers, nulls, [self._index] * len((*tensors, *places, *maps)))
 
     def _check(self, parameter: Parameter, argument: Any) -> None:
         kind = parameter.kind
@@ -172,6 +178,9 @@ class Arguments:
                 self._check_tensor(parameter, argument)
             elif argument is not None and not isinstance(argument, Within):
                 self._refuse(parameter, f"takes a tensor or None, not {given}")
+        elif kind is Kind.TENSOR_MAP:
+            if not isinstance(argument, TensorMap):
+                self._refuse(parameter, f"takes a TensorMap, not {given}")
         elif kind.is_floating:
             if not isinstance(argument, Real):
                 self._refuse(parameter, f"takes a float or an int, not {given}")
@@ -188,6 +197,23 @@ class Arguments:
 
     def _refuse(self, parameter: Parameter, why: str) -> NoReturn:
         raise ArgumentError(f"launch of '{self.entry_point}': parameter {parameter} {why}")
+
+
+def offsets_of(codes: Sequence[str], head: str = "") -> tuple[int, ...]:
+    """Return the offsets of values with these codes of the module `struct` in memory, behind what `head` describes."""
+    return tuple(struct.calcsize(f"@{head}{''.join(codes[:at])}0{code[-1]}") for at, code in enumerate(codes))
+
+
+def map_bytes(map_: TensorMap) -> bytes:
+    """Return what a parameter `TensorMap` is given of a tensor.
+
+    Raises:
+        ArgumentError: the driver makes no map of it.
+    """
+    try:
+        return encoded_map(map_.tensor.data_ptr(), map_.layout)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
 
 
 def dim3(extent: Threads) -> Dim3:

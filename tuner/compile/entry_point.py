@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tunebench.tuner.build import Argument, Extent, Threads
-from tunebench.tuner.compile.arguments import Arguments, dim3, geometry_refusal
+from tunebench.tuner.build import Argument, Extent, Threads, Within
+from tunebench.tuner.compile.arguments import Arguments, dim3, geometry_refusal, map_bytes, offsets_of
 from tunebench.tuner.errors import LaunchError
+from tunebench.tuner.tensor_map import TensorMap
 
 DriverCall: TypeAlias = Callable[[int, int, int, None], int]
 """`cuLaunchKernelEx`: the addresses of a CUlaunchConfig, of a function and of the arguments' addresses; the status."""
@@ -67,27 +68,27 @@ class EntryPoint:
         """
         # Every microsecond here is one that a forward of a small problem waits: one function, and no loop in Python.
         packer = self._packers.get(tuple(map(type, arguments))) or self._new_packer(arguments)
-        tensors, places = packer.tensors(arguments), packer.places(arguments) if packer.has_places else ()
-        if [*map(_device_of, tensors), *[tensor.get_device() for tensor, _ in places]] != packer.devices:
+        tensors, within = packer.tensors(arguments), packer.within(arguments) if packer.has_within else ()
+        if [*map(_device_of, tensors), *[tensor.get_device() for tensor, _ in within]] != packer.devices:
             self._arguments.check_devices(arguments)
         try:
             memory = packer.free.pop()
         except IndexError:
             memory = packer.new_memory()
         attributes, count = (_EARLY_ADDRESS, 1) if early else (0, 0)
-        addresses = [*map(_address_of, tensors), *[tensor.data_ptr() + offset for tensor, offset in places]]
+        values = [*map(_address_of, tensors), *[_value_of(one) for one in within]]
         try:
             x, y, z = (blocks, 1, 1) if type(blocks) is int else _three(blocks)
             u, v, w = (threads, 1, 1) if type(threads) is int else _three(threads)
             numbers = packer.numbers(arguments)
-            packer.pack_into(memory[0], 0, x, y, z, u, v, w, shared, stream, attributes, count, *addresses, *numbers)
+            packer.pack_into(memory[0], 0, x, y, z, u, v, w, shared, stream, attributes, count, *values, *numbers)
         except (struct.error, OverflowError):
             grid, block = dim3(blocks), dim3(threads)
             if refusal := geometry_refusal(grid, block, shared):
                 name = self._arguments.entry_point
                 raise LaunchError(f"launch of '{name}' with grid {grid}, block {block}: {refusal}") from None
             exact = self._arguments.numbers(arguments)
-            packer.pack_into(memory[0], 0, *grid, *block, shared, stream, attributes, count, *addresses, *exact)
+            packer.pack_into(memory[0], 0, *grid, *block, shared, stream, attributes, count, *values, *exact)
         status = self._call(memory[1], self._function, memory[2], None)
         packer.free.append(memory)
         return status
@@ -104,27 +105,27 @@ class _Packer:
     launch. A launch takes it from a list and puts it back, so that threads that launch at the same time have one each.
 
     Attributes:
-        tensors, places, numbers: pick these of a launch's arguments.
-        devices: what `get_device` says of tensors, and of those of the places, that are where the launch is.
-        pack_into: writes configuration, addresses and numbers; null pointers are there from the start.
+        tensors, within, numbers: pick these of a launch's arguments; `within` are places and maps.
+        devices: what `get_device` says of tensors, and of those of `within`, that are where the launch is.
+        pack_into: writes configuration, addresses, maps and numbers; null pointers are there from the start.
         free: memory that no launch is using.
     """
 
-    __slots__ = ("_offsets", "_size", "devices", "free", "has_places", "numbers", "pack_into", "places", "tensors")
+    __slots__ = ("_offsets", "_size", "devices", "free", "has_within", "numbers", "pack_into", "tensors", "within")
 
     def __init__(self, arguments: Arguments, given: Sequence[Argument]) -> None:
         form = arguments.form(given)
-        self.tensors, self.places = _picker(form.tensors), _picker(form.places)
-        self.has_places = bool(form.places)
+        self.tensors, self.within = _picker(form.tensors), _picker((*form.places, *form.maps))
+        self.has_within = bool(form.places or form.maps)
         self.numbers = arguments.numbers if arguments.rounds else _picker(form.numbers)
         self.devices = form.devices
         self.free: list[Memory] = []
-        order = (*form.tensors, *form.places, *form.numbers, *form.nulls)
-        codes = "".join(arguments.codes[at] for at in order)
-        self.pack_into = struct.Struct(_CONFIGURATION + codes[: len(order) - len(form.nulls)]).pack_into
-        self._size = struct.calcsize(_CONFIGURATION + codes)
-        start = struct.calcsize(_CONFIGURATION)
-        offsets = [start + struct.calcsize(f"@{codes[:n]}0{code}") for n, code in enumerate(codes)]
+        order = (*form.tensors, *form.places, *form.maps, *form.numbers, *form.nulls)
+        codes = [arguments.codes[at] for at in order]
+        written = "".join(codes[: len(order) - len(form.nulls)])
+        self.pack_into = struct.Struct(_CONFIGURATION + written).pack_into
+        self._size = struct.calcsize(_CONFIGURATION + "".join(codes))
+        offsets = offsets_of(codes, _CONFIGURATION.removeprefix("@"))
         self._offsets = [offset for _, offset in sorted(zip(order, offsets, strict=True))]
 
     def new_memory(self) -> Memory:
@@ -142,6 +143,11 @@ def _picker(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[An
     if len(positions) > 1:
         return itemgetter(*positions)
     return lambda values: [values[at] for at in positions]
+
+
+def _value_of(one: Within | TensorMap) -> int | bytes:
+    """Return the address of a place in a tensor, or what the copy engine knows of one."""
+    return map_bytes(one) if isinstance(one, TensorMap) else one.address
 
 
 def _three(extent: Threads) -> Sequence[Any]:

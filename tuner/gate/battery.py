@@ -205,7 +205,7 @@ class Lane:
 
     def begin(self, steps: Sequence[Step]) -> None:
         """Run those of these steps that can be run here, the longest first; the sanitizer beside them."""
-        for step in sorted(steps, key=lambda step: step.name != _LONGEST):
+        for step in sorted(steps, key=lambda step: (step.name != SANITIZER, step.name != _LONGEST)):
             if step.is_aside:
                 self._steps[step.name] = self._pool.submit(self._run, step)
             elif step.name == SANITIZER:
@@ -263,6 +263,7 @@ def _inspected(asked: Future[Inspection | None]) -> _Ended | None:
     try:
         if (inspection := asked.result()) is None:
             return None
+        started = time.perf_counter()
         found = inspection()
     except StageRefused as refusal:
         found = refusal

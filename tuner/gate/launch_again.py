@@ -37,7 +37,7 @@ def main(recording: str, device_index: str) -> None:
             ask(driver.cuMemcpyHtoD, pointers[-1], buffer, len(buffer))
         values = []
         for argument in arguments:
-            number = argument if isinstance(argument, bytes) else bytes(ctypes.c_void_p(_address(pointers, *argument)))
+            number = argument if isinstance(argument, bytes) else _pointing(pointers, *argument)
             values.append(ctypes.create_string_buffer(number, max(8, len(number))))
         places = (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
         ask(driver.cuLaunchKernel, function, *grid, *block, shared, 0, ctypes.addressof(places), 0)
@@ -46,8 +46,14 @@ def main(recording: str, device_index: str) -> None:
             ask(driver.cuMemFree, pointer)
 
 
-def _address(pointers: list[int], buffer: int, offset: int) -> int:
-    return pointers[buffer] + offset
+def _pointing(pointers: list[int], buffer: int, offset: int, layout: Any = None) -> bytes:
+    """Return a pointer, or the tensor map of a layout there."""
+    address = pointers[buffer] + offset
+    if layout is None:
+        return bytes(ctypes.c_void_p(address))
+    from tunebench.tuner.tensor_map import encoded_map
+
+    return encoded_map(address, layout)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import torch
 from tunebench.tuner.build import Argument, Build, Dim3, DriverLaunch, Extent, LoadedModule, Threads, Within
 from tunebench.tuner.compile.arguments import Arguments, dim3
 from tunebench.tuner.result import LaunchShape
+from tunebench.tuner.tensor_map import MapLayout, TensorMap
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Launch:
     Attributes:
         code: the binary.
         buffers: what each memory held that an argument points into.
-        arguments: in order: a pointer as (buffer, offset in bytes), a null pointer or a number as its bytes.
+        arguments: in order: a pointer as (buffer, offset in bytes), a tensor map with its layout behind that, a null
+            pointer or a number as its bytes.
         shared: dynamic shared memory, bytes a block.
     """
 
@@ -30,7 +32,7 @@ class Launch:
     block: Dim3
     shared: int
     buffers: tuple[bytes, ...]
-    arguments: tuple[tuple[int, int] | bytes, ...]
+    arguments: tuple[tuple[int, int] | tuple[int, int, MapLayout] | bytes, ...]
 
 
 class ShapeRecorder(LoadedModule):
@@ -82,9 +84,9 @@ class LaunchRecorder(LoadedModule):
         memory = packer.pack(asked.arguments)
         places: dict[int, int] = {}
         buffers: list[bytes] = []
-        values: list[tuple[int, int] | bytes] = []
+        values: list[tuple[int, int] | tuple[int, int, MapLayout] | bytes] = []
         for argument, offset, size in zip(asked.arguments, packer.offsets, packer.sizes, strict=True):
-            tensor, behind = argument if isinstance(argument, Within) else (argument, 0)
+            tensor, behind = argument if isinstance(argument, Within | TensorMap) else (argument, 0)
             if not isinstance(tensor, torch.Tensor):
                 values.append(memory[offset : offset + size])
                 continue
@@ -94,7 +96,11 @@ class LaunchRecorder(LoadedModule):
                 places[start] = len(buffers)
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 buffers.append(whole.cpu().numpy().tobytes())
-            values.append((places[start], tensor.data_ptr() - start + behind))
+            first = tensor.data_ptr() - start
+            if isinstance(behind, MapLayout):
+                values.append((places[start], first, behind))
+            else:
+                values.append((places[start], first + behind))
         code, grid, block = asked.build.code, dim3(blocks), dim3(asked.threads)
         launch = Launch(code, asked.entry_point, grid, block, asked.shared, tuple(buffers), tuple(values))
         self.launches.append(launch)

@@ -13,6 +13,11 @@
 #define TUNEBENCH_CLUSTER(blocks)
 #endif
 
+// A tensor as the copy engine knows it: a CUtensorMap, which a launch passes as `const __grid_constant__ TensorMap`.
+struct alignas(64) TensorMap {
+    unsigned long long words[16];
+};
+
 #if TUNEBENCH_HOPPER
 
 typedef unsigned int u32;
@@ -109,6 +114,27 @@ __device__ __forceinline__ void cp_async_bulk(void* shared, const void* global, 
                      shared_address(shared)),
                  "l"(global), "r"(bytes), "r"(shared_address(barrier))
                  : "memory");
+}
+
+// A map's box from five coordinates on, the first along rows, zeros where the tensor has ended. With several `blocks` it goes to
+// the same place in the shared memory of all in the cluster, counted by the barrier of the same place there.
+template <int blocks>
+__device__ __forceinline__ void cp_async_bulk_tensor(void* shared, const TensorMap& map, const int (&from)[5],
+                                                     u64* barrier) {
+    if constexpr (blocks == 1) {
+        asm volatile(
+            "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], "
+            "[%7];" ::"r"(shared_address(shared)),
+            "l"(&map), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]), "r"(from[4]), "r"(shared_address(barrier))
+            : "memory");
+    } else {
+        asm volatile(
+            "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
+            "%3, %4, %5, %6}], [%7], %8;" ::"r"(shared_address(shared)),
+            "l"(&map), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]), "r"(from[4]), "r"(shared_address(barrier)),
+            "h"(static_cast<unsigned short>((1 << blocks) - 1))
+            : "memory");
+    }
 }
 
 // 16 (or 4) bytes from global to shared memory without a register, zeros where `present` is false; both addresses aligned

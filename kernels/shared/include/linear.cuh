@@ -11,6 +11,7 @@
 // kernels/blocks/linear.py writes Arguments and the entry points, whose parameters are those of the function.
 #pragma once
 
+#include "half_product.cuh"
 #include "parts_product.cuh"
 #include "split_product.cuh"
 #include "stream_product.cuh"
@@ -132,38 +133,71 @@ template <class Chain> struct ProductEpilogue {
     bool whole;
     static constexpr bool takes_moments = false;
 
-    struct Feature {
+    // Neighbouring ones, of which each row's values are given, and written, together.
+    template <int width> struct Features {
+        using Values = vector_of<accumulator_t, width>;
         Chain chain;
-        typename Chain::template Columns<1> columns;
+        typename Chain::template Columns<width> columns;
         scalar_t* output;
-        accumulator_t bias;
+        Pack<scalar_t, width> bias;
         long long feature, features;
         bool whole;
-        // The product, with its bias.
-        __device__ __forceinline__ accumulator_t operator()(float value, long long row) const {
-            return at(value, row, row * features);
-        }
-        // `place` is that of the row.
-        __device__ __forceinline__ accumulator_t at(float value, long long row, long long place) const {
-            const accumulator_t product = is_kept(row, feature) ? value + bias : accumulator_t(0);
-            vector_of<accumulator_t, 1> found = product;
-            if (whole) {
-                chain.template apply<1>(found, columns, chain.arguments.row(row), place + feature);
-            }
-            output[place] = scalar_t(found);
+        __device__ __forceinline__ Values with_bias(Values product) const {
+            for_each(product, [&](accumulator_t& value, int i) { value = value + accumulator_t(bias.of[i]); });
             return product;
         }
+        // `place` is that of the row's first element.
+        __device__ __forceinline__ Values finished(Values product, long long row, long long place) const {
+            if (whole) {
+                chain.template apply<width>(product, columns, chain.arguments.row(row), place + feature);
+            }
+            return product;
+        }
+        __device__ __forceinline__ Values finished(Values product, long long row) const {
+            return finished(product, row, row * features);
+        }
+        __device__ __forceinline__ void write(Values values, long long row) const { put(values, row * features); }
+        __device__ __forceinline__ void put(Values values, long long place) const {
+            store<false>(reinterpret_cast<vector_of<scalar_t, width>*>(output + place),
+                         converted<scalar_t, width>(values));
+        }
+        // The product, with its bias.
+        __device__ __forceinline__ Values at(Values value, long long row, long long place) const {
+            const Values product = is_kept(row, feature) ? with_bias(value) : Values{};
+            put(finished(product, row, place), place);
+            return product;
+        }
+        __device__ __forceinline__ Values operator()(Values value, long long row) const {
+            return at(value, row, row * features);
+        }
+        // Those of another lane of the warp, where each has the ones behind those of the lane before.
+        __device__ __forceinline__ Features of_lane(int lane) const {
+            Features found = *this;
+            const long long further = (lane - static_cast<int>(threadIdx.x % 32)) * width;
+            found.columns = from_lane(columns, lane);
+            found.bias = from_lane(bias, lane);
+            found.output += further;
+            found.feature = min(feature + further, features - width);  // What reads elements there finds some.
+            return found;
+        }
     };
-    __device__ __forceinline__ Feature feature(long long index) const {
-        Feature found{chain};
+    // Behind the last, those stand for what would be there, and no values come for them.
+    template <int width> __device__ __forceinline__ Features<width> neighbours(long long index) const {
+        Features<width> found{chain};
+        const long long there = width == 1 ? index : min(index, features - width);
         if (whole) {
-            found.columns = chain.template columns<1>(index);
+            found.columns = chain.template columns<width>(there);
         }
         found.output = output + index;
-        found.bias = bias ? accumulator_t(bias[index]) : accumulator_t(0);
+        if constexpr (width == 1) {
+            found.bias.of[0] = bias ? bias[there] : scalar_t(0);
+        } else if (bias) {
+            found.bias = load_pack<width>(bias + there, width, takes_packs<scalar_t, width>(bias + there));
+        }
         found.feature = index;
         found.features = features;
         found.whole = whole;
         return found;
     }
+    __device__ __forceinline__ Features<1> feature(long long index) const { return neighbours<1>(index); }
 };

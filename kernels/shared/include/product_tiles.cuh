@@ -8,7 +8,8 @@
 #include "input_matrices.cuh"
 #include "wgmma.cuh"
 
-constexpr bool fused = product == product_t::fused;
+constexpr bool fused = product == product_t::fused && sizeof(scalar_t) == 4;
+constexpr bool fused_halves = product == product_t::fused && sizeof(scalar_t) == 2;  // half_product.cuh
 constexpr bool from_tiles = fused && weight_parts != weight_parts_t::none;
 constexpr bool splits_beside = from_tiles && weight_split == weight_split_t::beside;
 

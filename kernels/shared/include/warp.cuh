@@ -16,3 +16,14 @@ template <int first = 16, int last = 1, typename T> __device__ __forceinline__ T
 template <int first = 16, int last = 1, typename T> __device__ __forceinline__ T largest_of_lanes(T mine) {
     return join_lanes<first, last>(mine, [](T a, T b) { return a > b ? a : b; });
 }
+
+// The words of a value that a lane has.
+template <typename T> __device__ __forceinline__ T from_lane(const T& mine, int lane) {
+    T found = mine;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
+        reinterpret_cast<unsigned*>(&found)[i] =
+            __shfl_sync(0xFFFFFFFFu, reinterpret_cast<const unsigned*>(&mine)[i], lane);
+    }
+    return found;
+}

@@ -13,6 +13,10 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 along_k, u32 al
            static_cast<u64>(along_rows >> 4) << 32;
 }
 
+// One whose rows of 128 bytes lie one after the other, swizzled as the copy engine's CU_TENSOR_MAP_SWIZZLE_128B; the first is at
+// a multiple of 1024, and the next 32 bytes along K begin 32 further.
+__device__ __forceinline__ u64 wgmma_swizzled(u32 address) { return wgmma_descriptor(address, 16, 1024) | 1ull << 62; }
+
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int pending> __device__ __forceinline__ void wgmma_wait() {
@@ -80,6 +84,7 @@ template <> struct Wgmma<256, half_t> {
     TUNEBENCH_WGMMA_256(float, "+f", "k16.f32.f16.f16", ", 1, 1, 0, 0")
     TUNEBENCH_WGMMA_OF_REGISTERS(256, 128, "k16.f32.f16.f16", "{%128, %129, %130, %131}, %132", "%133")
 };
+template <> struct Wgmma<256, bfloat_t> { TUNEBENCH_WGMMA_256(float, "+f", "k16.f32.bf16.bf16", ", 1, 1, 0, 0") };
 template <> struct Wgmma<128, e4m3_t> { TUNEBENCH_WGMMA_128(float, "+f", "k32.f32.e4m3.e4m3", ", 1, 1") };
 template <> struct Wgmma<256, e4m3_t> { TUNEBENCH_WGMMA_256(float, "+f", "k32.f32.e4m3.e4m3", ", 1, 1") };
 template <> struct Wgmma<128, s8_t> { TUNEBENCH_WGMMA_128(int, "+r", "k32.s32.s8.s8", "") };

@@ -116,7 +116,7 @@ def run_and_print(
     """
     from tunebench.studies.tuning.executors import executor_ahead
 
-    ahead = executor_ahead(studies[0])
+    ahead = executor_ahead(studies[0]) if studies else None
 
     from tunebench.db.connection.database import open_database
     from tunebench.studies.tuning.summary import print_reports, report_values

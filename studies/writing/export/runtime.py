@@ -18,7 +18,6 @@ from torch.utils import cpp_extension
 
 from tunebench.kernels.runtime.gradients import DifferentiableForward
 from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
-from tunebench.tuner.build import Within
 from tunebench.tuner.settings import Setting, in_force
 
 NAME: str = ""
@@ -108,8 +107,8 @@ def _value(argument: Any) -> Any:
     """Return an argument of a launch as a number."""
     if isinstance(argument, torch.Tensor):
         return argument.data_ptr()
-    if isinstance(argument, Within):
-        return argument.tensor.data_ptr() + argument.offset
+    if hasattr(argument, "address"):  # a place in a tensor's memory, or a tensor map
+        return argument.address
     return argument or 0
 
 

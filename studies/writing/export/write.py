@@ -67,6 +67,8 @@ _LAUNCHERS = """
 template <class Parameter> Parameter argument_of(long long whole, double real) {
     if constexpr (std::is_pointer_v<Parameter>) {
         return reinterpret_cast<Parameter>(whole);
+    } else if constexpr (std::is_class_v<Parameter>) {
+        return *reinterpret_cast<const Parameter*>(whole);
     } else if constexpr (std::is_integral_v<Parameter>) {
         return static_cast<Parameter>(whole);
     } else {

@@ -9,7 +9,7 @@ from parts_contract import fictional
 from sampling import slow_but
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.kernels.shared.split_product import LateRows, Tiles, _blocks, _first_late_row, tiles_of_both
+from tunebench.kernels.shared.split_product import LateRows, Tiles, _first_late_row, blocks_of_product, tiles_of_both
 from tunebench.studies.tuning.for_problem import problem_of
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
@@ -101,7 +101,10 @@ def test_no_block_begins_with_rows_that_are_left_to_the_product(
     device = replace(fictional("sm_90"), multiprocessors=multiprocessors)
     at_once = max(1, multiprocessors // cluster)
     x_tiles = -(-rows // 256)
-    clusters, tiles = _blocks(x_tiles, features, cluster, device) // cluster, x_tiles * -(-features // (128 * cluster))
+    clusters, tiles = (
+        blocks_of_product(x_tiles, features, cluster, device) // cluster,
+        x_tiles * -(-features // (128 * cluster)),
+    )
     assert 1 <= clusters <= at_once
     assert -(-tiles // clusters) == -(-tiles // at_once)  # as many rounds as with all
     first = _first_late_row(rows, features, 256, cluster, device)

@@ -62,6 +62,7 @@ def _line_of(process: int) -> bytes:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     commands = Commands(tmp_path_factory.mktemp("warm"))
     assert commands("--version")[0] == 0
+    _wait_for(lambda: list(commands.folder.glob("tunebench-warm-*/*.sock")))
     yield commands
     code, out, _ = commands("stop")
     assert (code, out) == (0, "1 ended\n")
@@ -135,8 +136,8 @@ class ModelNew(Model):
     assert "boxed" not in report["box"] or "Error" in report["refusals"][0]["detail"]
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+def _wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 40
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -69,6 +69,7 @@ def test_floating_point_numbers_are_rounded_as_torch_rounds_them(scalar: str, va
         ("int* x", [torch.ones(1).long()], "parameter 'x' (int*) takes a tensor of 32-bit integers, not int64"),
         ("int* x", [torch.ones(1)], "parameter 'x' (int*) takes a tensor of 32-bit integers, not float32"),
         ("float* x", [torch.ones(1, device="meta")], "parameter 'x' (float*) takes a tensor on cpu, not on meta"),
+        ("TensorMap m", [torch.ones(1)], "parameter 'm' (TensorMap) takes a TensorMap, not Tensor"),
         ("int n, Span s", [1], "parameter 's' (Span) cannot be given an argument: its type is not a pointer"),
     ],
 )

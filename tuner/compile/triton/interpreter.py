@@ -115,7 +115,7 @@ class InterpretedModule(LoadedModule):
 
 def _address(argument: Argument) -> int:
     if isinstance(argument, Within):
-        return argument.tensor.data_ptr() + argument.offset
+        return argument.address
     return argument.data_ptr() if isinstance(argument, torch.Tensor) else 0
 
 

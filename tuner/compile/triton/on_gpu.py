@@ -79,7 +79,7 @@ class TritonModule(LoadedModule):
             if isinstance(argument, torch.Tensor):
                 bits |= argument.data_ptr()
             elif isinstance(argument, Within):
-                bits |= argument.tensor.data_ptr() + argument.offset
+                bits |= argument.address
         if bits & _MASK:
             return self._any[entry_point]
         for at in self._integers[entry_point]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -549,6 +551,14 @@ def test_the_command_writes_what_the_gate_passes(run: CommandLine, tmp_path: Pat
     assert "# TODO: torch still does what the kernel has no text for: flip." in text
     (report,) = tunebench.check(tmp_path / "mine", device="cpu")
     assert report.verdict.passed, report
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_says_nothing_but_what_it_has_written(tmp_path: Path) -> None:
+    file = problem(tmp_path, "return x.softmax(-1)")
+    command = [sys.executable, "-m", "tunebench", "new", str(tmp_path / "mine"), "--from", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == "" and done.stdout.startswith("written: ")
 
 
 @pytest.mark.parametrize("block", slow_but(["pointwise", "rows"], ["conv", "linear", "pointwise", "rows"]))

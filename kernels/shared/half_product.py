@@ -1,0 +1,110 @@
+"""The host's side of `include/half_product.cuh`: the product of half types on Hopper, as the copy engine reads them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from tunebench.kernels.shared.split_product import PRODUCT_THREADS, TILE_ROWS, blocks_of_product, is_fused
+from tunebench.tuner.build import Argument
+from tunebench.tuner.device import Device
+from tunebench.tuner.kernel import Mode, Plan, ceil_div
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Constraint, Tunable
+from tunebench.tuner.tensor_map import MapLayout, TensorMap
+
+HALF_TYPES = ("float16", "bfloat16")
+
+_LINE_BYTES = 128
+_LINE_DEPTH = 64
+_COLUMNS_OF_MAP = 32
+_ALIGNMENT = 16
+_BARRIER_BYTES = 16
+
+
+def multiplies_halves(product: str, problem: Problem) -> bool:
+    """Return whether the fused product is that of half types."""
+    return is_fused(product) and problem.dtype in HALF_TYPES
+
+
+def _shared_bytes(product_columns: int, product_stages: int) -> int:
+    return product_stages * ((TILE_ROWS + product_columns) * _LINE_BYTES + _BARRIER_BYTES)
+
+
+def _fits_shared_memory(
+    product: str, product_columns: int, product_stages: int, problem: Problem, device: Device
+) -> bool:
+    if not multiplies_halves(product, problem):
+        return True
+    return _shared_bytes(product_columns, product_stages) <= device.max_shared_bytes
+
+
+def _copy_engine_reads(product: str, problem: Problem) -> bool:
+    """Return whether rows begin at multiples of 16 bytes, and features come in whole copies."""
+    if not multiplies_halves(product, problem):
+        return True
+    return problem.axes["in_features"] % 8 == 0 and problem.axes["out_features"] % _COLUMNS_OF_MAP == 0
+
+
+def _is_finished_at_once(product: str, problem: Problem) -> bool:
+    """Return whether all that follows can stand in the epilogue: what needs a batch's statistics cannot."""
+    return not multiplies_halves(product, problem) or problem.options.get("mode") != Mode.TRAIN
+
+
+TUNABLES = (Tunable("product_band", (8, 4, 16, 1), when=multiplies_halves),)
+CONSTRAINTS = (
+    Constraint("stages_of_halves_fit_shared_memory", _fits_shared_memory),
+    Constraint("the_copy_engine_reads_halves", _copy_engine_reads),
+    Constraint("halves_are_finished_in_the_epilogue", _is_finished_at_once),
+)
+
+
+class _Geometry(NamedTuple):
+    """The launch of a product of some size, and how the copy engine reads its operands."""
+
+    x: MapLayout
+    weight: MapLayout
+    blocks: int
+    shared: int
+
+
+def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
+    columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
+    row, groups = 2 * depth, features // _COLUMNS_OF_MAP
+    one = (row, row, row)
+    return _Geometry(
+        x=MapLayout(2, (depth, rows, 1, 1, 1), (row, *one), (_LINE_DEPTH, TILE_ROWS, 1, 1, 1), _LINE_BYTES),
+        # Rows 8 · q + 2 · i + p of each 32, in the order of i, q and p.
+        weight=MapLayout(
+            2,
+            (depth, 2, 4, 4, groups),
+            (row, 8 * row, 2 * row, _COLUMNS_OF_MAP * row),
+            (_LINE_DEPTH, 2, 4, 4, columns // cluster // _COLUMNS_OF_MAP),
+            _LINE_BYTES,
+        ),
+        blocks=blocks_of_product(ceil_div(features, columns), rows, cluster, plan.device),
+        shared=_shared_bytes(columns, plan.integer("product_stages")),
+    )
+
+
+def half_product(plan: Plan, x: torch.Tensor, weight: torch.Tensor, *epilogue: Argument) -> None:
+    """Launch x · weightᵀ with the source's epilogue on torch's current stream.
+
+    Args:
+        x: (rows, depth), of a half type.
+        weight: (features, depth), of the same, on the same device.
+        epilogue: what the source's `half_product` takes behind the sizes, the output among it.
+    """
+    x, weight = _aligned(x), _aligned(weight)
+    (rows, depth), features = x.shape, weight.shape[0]
+    found = plan.once(_geometry, rows, features, depth)
+    operands = (TensorMap(x, found.x), TensorMap(weight, found.weight), rows, features, depth)
+    shape = {"blocks": found.blocks, "threads": PRODUCT_THREADS, "shared": found.shared}
+    plan.launch("half_product", *operands, *epilogue, **shape, early=bool(plan["early_launches"]))
+
+
+def _aligned(matrix: torch.Tensor) -> torch.Tensor:
+    """Return the matrix, rows one after the other, at an address that the copy engine takes."""
+    matrix = matrix.contiguous()
+    return matrix if matrix.data_ptr() % _ALIGNMENT == 0 else matrix.clone()
