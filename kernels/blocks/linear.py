@@ -5,7 +5,9 @@
         function = "value + scaling_factor * sigmoid(value)"
         scalars = {"scaling_factor": "scaling_factor"}
 
-    layer           the path of an nn.Linear, or a product with a parameter: "x @ weight.T", "x @ weight"
+    layer           the path of an nn.Linear, or a product with a parameter: "x @ weight.T", "x @ weight"; or of two
+                    arguments of forward, each as it is or transposed: "a @ b", "a.T @ b"
+    triangle        what is kept of the product, "upper" or "lower", as torch.triu and torch.tril have it; or all
     function        of one `value` of the product, the bias added
     batch_norm_at   the path of a BatchNorm1d behind the function, in eval and in train mode
     group_norm_at   the path of a GroupNorm behind the function
@@ -20,6 +22,7 @@ of `forward`), tensors of one element (`per_tensor`) and `scalars`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -28,9 +31,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from tunebench.kernels.blocks.block import Block, Design, Kind, axes_of, fast_math_line, fast_math_tunables
+from tunebench.kernels.blocks.block import Block, Design, Kind, Operand, axes_of, fast_math_line, fast_math_tunables
 from tunebench.kernels.blocks.device_function import used_names
 from tunebench.kernels.blocks.linear_batch_norm import Norm, batch_norm_space, normalised
+from tunebench.kernels.blocks.linear_inputs import Stacks, require_fitting, stacks_of, work_of_inputs
 from tunebench.kernels.blocks.linear_pass import (
     LinearCall,
     Tuned,
@@ -43,20 +47,26 @@ from tunebench.kernels.blocks.linear_rows import FORMS, RowForm, RowsBehind, for
 from tunebench.kernels.blocks.linear_source import LinearSource
 from tunebench.kernels.blocks.reductions import Reduction
 from tunebench.kernels.blocks.rows import checked_reductions, launch_rows
+from tunebench.kernels.runtime.axes import UnservedError
 from tunebench.kernels.runtime.tuned_module import own_tensors
-from tunebench.kernels.shared import products
+from tunebench.kernels.shared import parts_product, products, split_product
 from tunebench.kernels.shared.products import has_passes, library_product
-from tunebench.kernels.shared.split_product import RowExponents
+from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import OUTPUT, Axes, Problem, Work
-from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.space import Constraint, SearchSpace
 
-_LAYER = re.compile(r"(?P<input>\w+) @ (?P<weight>[\w.]+?)(?P<transposed>\.T)?")
+_LAYER = re.compile(r"(?P<input>\w+?)(?P<turned>\.m?T)? @ (?P<weight>[\w.]+?)(?P<transposed>\.m?T)?")
 _AXES_OF_KIND: dict[Kind, str | tuple[str, ...]] = {
     Kind.PER_FEATURE: "out_features",
     Kind.PER_ROW: "rows",
     Kind.PER_TENSOR: "ones",
     Kind.ELEMENT: ("rows", "out_features"),
+}
+_AXES_OF_INPUTS: dict[Kind, str | tuple[str, ...]] = {
+    **_AXES_OF_KIND,
+    Kind.PER_ROW: "all_rows",
+    Kind.ELEMENT: "outputs",
 }
 _VECTORS = ("weight", "bias", "running_mean", "running_var")
 """The names of a BatchNorm1d's vectors."""
@@ -73,6 +83,7 @@ class Linear(Block):
     """
 
     layer: ClassVar[str] = ""
+    triangle: ClassVar[str] = ""
     function: ClassVar[str] = "value"
     batch_norm_at: ClassVar[str] = ""
     group_norm_at: ClassVar[str] = ""
@@ -90,6 +101,12 @@ class Linear(Block):
     weight_path: ClassVar[str]
     is_transposed: ClassVar[bool]
     """Whether the weight is (in_features, out_features)."""
+    other_at: ClassVar[int] = -1
+    """The place of a second input that stands for the weight; -1 where there is none."""
+    in_columns: ClassVar[tuple[bool, bool]] = (False, False)
+    """Which of two inputs are transposed: (in_features, rows), and (in_features, out_features)."""
+    is_either_way: ClassVar[bool] = False
+    """Whether a product of two inputs may be made as the transposed one is."""
     by_columns: ClassVar[bool]
     """Whether what becomes of a value depends on its column or its row."""
     constants_at: ClassVar[tuple[int, ...]]
@@ -97,6 +114,8 @@ class Linear(Block):
     linear_at: ClassVar[tuple[int, ...]]
     """The places of the values for the product's own epilogue or pass; the others are for the rows' launch."""
     reduces_rows: ClassVar[bool]
+    is_plain: ClassVar[bool]
+    """Whether nothing becomes of the product's values."""
     is_of_rows: ClassVar[bool]
     """Whether the output has one value for each row."""
     row_tensors: ClassVar[int] = 1
@@ -112,6 +131,9 @@ class Linear(Block):
     @classmethod
     def design(cls) -> Design:
         """Design the products of the layer, with the functions behind them."""
+        if cls.triangle not in ("", "upper", "lower") or (cls.triangle and cls.batch_norm_at):
+            raise cls.wrong("triangle", 'give "upper" or "lower", and no BatchNorm behind it')
+        cls._read_layer()
         form = cls._form()
         texts = {"function": cls.text("function"), "finish": cls.text("finish")}
         texts |= {f"reductions[{name!r}]": one.text for name, one in cls.reductions.items()}
@@ -119,14 +141,16 @@ class Linear(Block):
         cls.used = cls.operands(texts, known=("value", *named))
         if cls.group_norm_at:
             cls.used = (*cls.used, *group_norm_operands(cls.group_norm_at))
+        cls.is_plain = cls.function == cls.finish == "value"
         fast_math, limits = fast_math_tunables(texts.values())
         source, of_rows, behind = cls._behind_rows(form) if cls.reduces_rows else cls._behind_elements()
         axes = cls._axes()
         # Those of rows ask nothing of the product's: they come first, so that they are enumerated once.
         ordered = {one.name: one for one in of_rows.tunables}
-        for one in (*products.TUNABLES, *fast_math, *behind.tunables):
+        of_inputs = split_product.OF_INPUTS if cls.other_at >= 0 else ()
+        for one in (*products.TUNABLES, *of_inputs, *fast_math, *behind.tunables):
             ordered.setdefault(one.name, one)
-        limits = (*of_rows.constraints, *products.CONSTRAINTS, *limits, *behind.constraints)
+        limits = (*of_rows.constraints, *products.CONSTRAINTS, *limits, *behind.constraints, *cls._limits_of_inputs())
         return Design(
             source,
             SearchSpace(
@@ -134,10 +158,25 @@ class Linear(Block):
                 tuple(dict.fromkeys(limits)),
             ),
             axes,
-            partial(_work, axes),
-            modes=("eval", "frozen", "train") if cls.batch_norm_at else ("eval", "frozen"),
+            work_of_inputs if cls.other_at >= 0 else partial(_work, axes),
+            modes=("eval", *(("frozen",) if cls.other_at < 0 else ()), *(("train",) if cls.batch_norm_at else ())),
             bulk_copies=products.BULK_COPIES,
         )
+
+    @classmethod
+    def _limits_of_inputs(cls) -> tuple[Constraint, ...]:
+        """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split."""
+        halves = () if cls.other_at < 0 and not cls.triangle else (split_product.OF_HALVES,)
+        if cls.other_at < 0:
+            return halves
+        limits = (*halves, *products.CONSTRAINTS_OF_INPUTS)
+        if any(cls.in_columns):
+            limits += parts_product.CONSTRAINTS_IN_COLUMNS
+        is_whole = Constraint("depth_is_whole", _is_whole)
+        limits += (is_whole if cls.batch_norm_at or cls.triangle else split_product.SLICES,)
+        if cls.batch_norm_at:
+            limits += (Constraint("an_input_does_not_normalise", _does_not_normalise),)
+        return limits
 
     @classmethod
     def _form(cls) -> RowForm:
@@ -155,7 +194,7 @@ class Linear(Block):
     @classmethod
     def _behind_elements(cls) -> tuple[str, Tuned, Tuned]:
         """Return the functions, and a BatchNorm, in the product's epilogue or in one pass, and their spaces."""
-        source = LinearSource(cls.__name__, cls.function, cls.finish, cls.used, bool(cls.batch_norm_at))
+        source = cls._source(cls.function, cls.finish, cls.used)
         cls.linear_at, cls.is_of_rows = tuple(range(len(cls.used))), False
         return source.text(), Tuned((), ()), cls._take(source)
 
@@ -167,10 +206,10 @@ class Linear(Block):
         if cls.batch_norm_at:
             names = used_names(function)
             cls.linear_at = tuple(at for at, one in enumerate(cls.used) if one.name in names)
-            source = LinearSource(cls.__name__, function, "value", [cls.used[at] for at in cls.linear_at], True)
+            source = cls._source(function, "value", [cls.used[at] for at in cls.linear_at])
             function = "value"
         else:
-            source = LinearSource(cls.__name__, "value", "value", (), False)
+            source = cls._source("value", "value", ())
         rows = RowsBehind(cls.__name__, function, form, cls.finish, cls.used, bool(cls.group_norm_at))
         tuned, of_rows = cls._take(source), rows.space()
         cls.is_of_rows, cls.row_tensors, cls.row_reductions = rows.is_of_rows, rows.tensors, len(form.reductions)
@@ -180,6 +219,12 @@ class Linear(Block):
         of_product = left_alone([one for one in tuned.tunables if one.name != "in_place"])
         behind = Tuned(of_product, tuned.constraints)
         return rows.source(source.text(head)), Tuned(left_alone(of_rows.tunables), of_rows.constraints), behind
+
+    @classmethod
+    def _source(cls, function: str, finish: str, used: Sequence[Operand]) -> LinearSource:
+        normalises = bool(cls.batch_norm_at)
+        inputs = InColumns(*cls.in_columns) if cls.other_at >= 0 else None
+        return LinearSource(cls.__name__, function, finish, used, normalises, inputs, cls.triangle)
 
     @classmethod
     def _take(cls, source: LinearSource) -> Tuned:
@@ -192,8 +237,8 @@ class Linear(Block):
         return columns_space() if source.by_columns else elements_space()
 
     @classmethod
-    def _axes(cls) -> dict[str, str | tuple[str, ...]]:
-        """Return the problem axes: the layer's, those of the functions' operands, and the normalisation's."""
+    def _read_layer(cls) -> None:
+        """Read what is multiplied."""
         arguments = cls._input_names()
         multiplied = _LAYER.fullmatch(cls.layer)
         taken = multiplied["input"] if multiplied else arguments[0]
@@ -201,22 +246,41 @@ class Linear(Block):
             raise cls.wrong("layer", f"'{taken}' is no argument of forward ({', '.join(arguments)})")
         if not multiplied and not all(re.fullmatch(r"\w+", name) for name in cls.layer.split(".")):
             raise cls.wrong("layer", 'give the path of an nn.Linear, or a product such as "x @ weight.T"')
-        if any(one.path == taken for one in cls.used):
-            raise cls.wrong(
-                "function", f"'{taken}' goes into the layer, and no element of it is behind one of the output"
-            )
         cls.input_at = arguments.index(taken)
         cls.layer_path = "" if multiplied else cls.layer
         cls.weight_path = multiplied["weight"] if multiplied else f"{cls.layer}.weight"
         cls.is_transposed = multiplied is not None and not multiplied["transposed"]
+        is_turned = multiplied is not None and bool(multiplied["turned"])
+        cls.other_at = arguments.index(cls.weight_path) if cls.weight_path in arguments else -1
+        cls.in_columns = (is_turned, cls.is_transposed)
+        if is_turned and cls.other_at < 0:
+            raise cls.wrong("layer", f"'{taken}' is transposed, which it may be beside another argument alone")
+
+    @classmethod
+    def _axes(cls) -> dict[str, str | tuple[str, ...]]:
+        """Return the problem axes: the layer's, those of the functions' operands, and the normalisation's."""
+        taken, of_inputs = cls._input_names()[cls.input_at], cls.other_at >= 0
+        for name in (taken, cls.weight_path):
+            if any(one.path == name for one in cls.used):
+                raise cls.wrong(
+                    "function", f"'{name}' goes into the layer, and no element of it is behind one of the output"
+                )
         sides = ("out_features", "in_features")
-        axes: dict[str, str | tuple[str, ...]] = {
-            taken: ("rows", "in_features"),
+        operands: dict[str, str | tuple[str, ...]] = {
+            taken: "first_elements" if of_inputs else ("rows", "in_features"),
             cls.weight_path: sides[::-1] if cls.is_transposed else sides,
-            **axes_of(cls.used, _AXES_OF_KIND),
         }
+        if of_inputs:
+            operands[cls.weight_path] = "second_elements" if cls.weight_path != taken else "first_elements"
+            between = (Kind.PER_FEATURE, Kind.PER_ROW)
+            cls.is_either_way = not (
+                cls.reduces_rows or cls.batch_norm_at or cls.triangle or any(one.kind in between for one in cls.used)
+            )
+        axes = {**operands, **axes_of(cls.used, _AXES_OF_INPUTS if of_inputs else _AXES_OF_KIND)}
         if cls.batch_norm_at:
             axes |= {f"{cls.batch_norm_at}.{name}": ("out_features",) for name in _VECTORS}
+        if of_inputs:
+            return {**axes, OUTPUT: "outputs"}
         return {**axes, OUTPUT: "rows" if cls.is_of_rows else ("rows", "out_features")}
 
     def mode(self) -> Mode:
@@ -233,16 +297,42 @@ class Linear(Block):
         found = super().problem(*inputs, **named)
         if found is None:
             return None
-        if found.options["mode"] == Mode.TRAIN and found.axes["rows"] < 2:
+        if found.options.get("mode") == Mode.TRAIN and found.axes.get("rows", 2) < 2:
             return self.unserved("a batch of one row has no variance")
+        try:
+            made = self._of_inputs(found, inputs) if self.other_at >= 0 else self._of_layer(found, inputs)
+        except UnservedError as error:
+            return self.unserved(str(error))
+        return made if not self.reduces_rows else self._with_features(made)
+
+    def _of_layer(self, found: Problem, inputs: Sequence[Any]) -> Problem:
+        """Return the problem of a layer whose vectors are broadcast as declared."""
         for one, value in zip(self.used, self.values(inputs), strict=True):
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
             if one.kind is Kind.PER_FEATURE and value.shape[-1:].numel() != value.numel():
-                return self.unserved(f"'{one.path}' is {tuple(value.shape)}, which is not one value for each feature")
+                raise UnservedError(f"'{one.path}' is {shape}, which is not one value for each feature")
             if one.kind is Kind.PER_ROW and value.shape[:1].numel() != value.numel():
-                return self.unserved(f"'{one.path}' is {tuple(value.shape)}, which is not one value for each row")
+                raise UnservedError(f"'{one.path}' is {shape}, which is not one value for each row")
             if one.kind is Kind.PER_TENSOR and value.numel() != 1:
-                return self.unserved(f"'{one.path}' has {value.numel()} elements, not one")
-        return found if not self.reduces_rows else self._with_features(found)
+                raise UnservedError(f"'{one.path}' has {value.numel()} elements, not one")
+        return found
+
+    def _of_inputs(self, found: Problem, inputs: Sequence[Any]) -> Problem:
+        """Return the problem of two inputs that fit, and vectors that fit what they make."""
+        stacks = self._stacks(inputs)
+        require_fitting(stacks, self.used, self.values(inputs))
+        rows, features = math.prod(stacks.shape[:-1]), stacks.shape[-1]
+        if len(stacks.shape) > 2 and (self.triangle or self.batch_norm_at or self.group_norm_at):
+            raise UnservedError("a triangle and a normalisation are of one product alone")
+        if self.batch_norm_at and found.axes["out_features"] != features:
+            raise UnservedError(f"the BatchNorm is of {found.axes['out_features']} features, not {features}")
+        if found.options.get("mode") == Mode.TRAIN and rows < 2:
+            raise UnservedError("a batch of one row has no variance")
+        return Problem(stacks.axes, found.dtype, found.options)
+
+    def _stacks(self, inputs: Sequence[Any]) -> Stacks:
+        given, in_columns = (inputs[self.input_at], inputs[self.other_at]), InColumns(*self.in_columns)
+        return stacks_of(*given, in_columns, is_either_way=self.is_either_way)
 
     def _with_features(self, problem: Problem) -> Problem:
         """Return the problem with the axis of row reductions: the number of elements that are reduced together."""
@@ -255,18 +345,25 @@ class Linear(Block):
         return found
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
-        """Return whether the tensor goes into the product, in which case it is made contiguous first."""
+        """Return whether the tensor goes into the product, in which case it is made contiguous first if need be."""
         return name in (self._input_names()[self.input_at], self.weight_path, f"{self.layer_path}.bias")
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
         """Map (rows, in_features) to (rows, out_features), or to one value for each row."""
-        x, values = inputs[self.input_at], self.values(inputs)
-        weight, bias = self._weight()
+        values, stacks = self.values(inputs), self._stacks(inputs) if self.other_at >= 0 else None
         of_product = [values[at] for at in self.linear_at] if self.reduces_rows else values
         in_place = self.reduces_rows or bool(plan["in_place"])
-        call = LinearCall(plan, x, weight, bias, self._exponents, of_product, self.by_columns, in_place, self)
+        weight, bias = (stacks.weight, None) if stacks else self._weight()
+        x, in_columns = (stacks.x, InColumns(*self.in_columns)) if stacks else (inputs[self.input_at], None)
+        operands = (plan, x, weight, bias, self._exponents)
+        call = LinearCall(*operands, of_product, self.by_columns, in_place, self, in_columns)
         made = self._elements(call)
-        return self._of_rows(plan, made, values) if self.reduces_rows else made
+        made = self._of_rows(plan, made, values) if self.reduces_rows else made
+        if stacks is None:
+            return made
+        shape = (*stacks.shape[:-1], *(made.shape[1:] if self.reduces_rows else stacks.shape[-1:]))
+        # To autograd what a kernel makes is no view of another tensor.
+        return made if made.shape == shape else torch.ops.aten._unsafe_view(made, shape)
 
     def _elements(self, call: LinearCall) -> torch.Tensor:
         """Return the matrix of the product's values after the function of each of them."""
@@ -276,8 +373,8 @@ class Linear(Block):
             return normalised(call, Norm(self, attrgetter(self.batch_norm_at)(self), constants, finishes))
         if not has_passes(str(call.plan["product"])):
             return own_output(call).values
-        product = library_product(call.plan, self, call.weight, call.bias, call.x)
-        if self.reduces_rows and not product.is_partial:
+        product = library_product(call.plan, self, call.weight, call.bias, call.x, call.in_columns)
+        if not (product.is_partial or self.triangle) and (self.reduces_rows or self.is_plain):
             return product.first
         return pass_over(call, product, call.bias)
 
@@ -298,6 +395,14 @@ class Linear(Block):
             return weight, bias
         weight = attrgetter(self.weight_path)(self)
         return (weight.t() if self.is_transposed else weight), None
+
+
+def _is_whole(product_slices: int) -> bool:
+    return product_slices == 1
+
+
+def _does_not_normalise(normalisation: str) -> bool:
+    return normalisation != "weight"
 
 
 def _work(axes: Axes, problem: Problem) -> Work:

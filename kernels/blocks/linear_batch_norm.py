@@ -167,7 +167,7 @@ def normalised(call: LinearCall, norm: Norm) -> torch.Tensor:
 
 
 def _product(call: LinearCall, norm: Norm) -> Product:
-    return library_product(call.plan, norm.model, call.weight, call.bias, call.x)
+    return library_product(call.plan, norm.model, call.weight, call.bias, call.x, call.in_columns)
 
 
 def _own_product(call: LinearCall, eps: float) -> tuple[Product, _TileMoments | None]:

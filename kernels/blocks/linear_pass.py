@@ -10,7 +10,7 @@ import torch
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared.parts_product import Product
 from tunebench.kernels.shared.products import has_passes, own_product
-from tunebench.kernels.shared.split_product import RowExponents, Unfit
+from tunebench.kernels.shared.split_product import InColumns, RowExponents, Unfit, is_fused
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import MOST_BLOCKS, MOST_BLOCKS_ACROSS
@@ -26,10 +26,10 @@ class Tuned(NamedTuple):
 
 
 class LinearCall(NamedTuple):
-    """One call of a linear layer.
+    """One call of a linear layer, or of a product of two inputs.
 
     Attributes:
-        x: (rows, in_features).
+        x: (rows, in_features); of several products (products, rows, in_features), and the weight likewise.
         weight: (out_features, in_features).
         bias: (out_features,).
         exponents: what is kept of the weight's magnitude.
@@ -37,6 +37,7 @@ class LinearCall(NamedTuple):
         by_columns: whether these depend on a value's column or row.
         in_place: whether a pass writes over the product that it reads.
         model: whose cache keeps what is made of the weight alone.
+        in_columns: how two inputs lie in memory; None of a layer.
     """
 
     plan: Plan
@@ -48,6 +49,7 @@ class LinearCall(NamedTuple):
     by_columns: bool
     in_place: bool
     model: TunedModule
+    in_columns: InColumns | None = None
 
 
 def elements_space() -> Tuned:
@@ -119,10 +121,15 @@ def own_output(call: LinearCall, norm: Sequence[Argument] = (), behind: Sequence
         norm: what the source's normalisation takes.
         behind: what its product takes last.
     """
-    output = call.x.new_empty(call.x.shape[0], call.weight.shape[0])
+    slices = call.plan.integer("product_slices") if call.in_columns and is_fused(str(call.plan["product"])) else 1
+    output = call.x.new_empty(slices * call.x.shape[:-1].numel(), call.weight.shape[-2])
     offset = None if call.bias is None else call.bias.contiguous()
     epilogue = (offset, output, *norm, *call.values, *behind)
-    return OwnOutput(output, own_product(call.plan, call.model, call.weight, call.x, call.exponents, *epilogue))
+    operands = (call.weight, call.x, call.exponents)
+    unfit = own_product(call.plan, call.model, *operands, *epilogue, in_columns=call.in_columns)
+    if slices > 1:
+        output = pass_over(call, Product(output.view(slices, -1, output.shape[1])), None)
+    return OwnOutput(output, unfit)
 
 
 def _elements_grid(plan: Plan, rows: int, features: int) -> tuple[tuple[int, ...], int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tunebench.kernels.blocks.affine import affine_form
 from tunebench.kernels.blocks.block import Kind, Operand, fast_math_line
 from tunebench.kernels.blocks.device_function import body_of, device_function
+from tunebench.kernels.shared.split_product import InColumns
 
 _ARGUMENTS = """
 struct Arguments {{
@@ -57,10 +58,11 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
                   const int* __restrict__ x_exponents, const int* __restrict__ w_exponents, int* __restrict__ w_unfit,
                   float* __restrict__ scratch, long long x_rows, long long w_rows, long long depth,
                   const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output{parameters},
-                  const float* __restrict__ late_rows, unsigned* __restrict__ late_counts, long long first_late) {{
+                  const float* __restrict__ late_rows, unsigned* __restrict__ late_counts,
+                  long long first_late{of_inputs}) {{
 #if TUNEBENCH_HOPPER
     if constexpr (fused) {{
-        const ProductShape shape{{x_rows, w_rows, depth}};
+        const ProductShape shape{{x_rows, w_rows, depth{products}}};
         const LateRows late{{late_rows, late_counts, first_late}};
         const ProductEpilogue<Behind> epilogue{{{behind}, linear_bias, output, w_rows, {whole}}};
         {fused_product}
@@ -83,10 +85,12 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
 extern "C" __global__ void __launch_bounds__(repair_threads, 1)
     repair_rows(const float* __restrict__ x, const float* __restrict__ w, const int* __restrict__ x_unfit,
                 const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,
-                long long depth, const scalar_t* __restrict__ linear_bias, scalar_t* __restrict__ output{parameters}) {{
+                long long depth, const scalar_t* __restrict__ linear_bias,
+                scalar_t* __restrict__ output{parameters}{of_inputs}) {{
     if constexpr (fused) {{
         begin_launch();
-        repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, x_rows, w_rows, depth,
+        repair_rows_of_block(x, w, x_unfit, w_unfit, kept_exponents, LyingX{{x_rows, depth, {whole_depth}}},
+                             LyingW{{w_rows, depth, {whole_depth}}}, {count},
                              ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, {whole}}});
     }}
 }}
@@ -99,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(stream_threads)
                    scalar_t* __restrict__ output{parameters}) {{
     if constexpr (streams) {{
         stream_product_of_block({{x, w, highs, lows, exponents, unfit, rows, features, depth, chunked}},
-                                ProductEpilogue<Behind>{{{behind}, linear_bias, output, features, {whole}}});
+                                ProductEpilogue<Behind>{{{behind}, linear_bias, output, features, {of_whole}}});
     }}
 }}
 """
@@ -175,6 +179,12 @@ _NORM_PARAMETERS = (
 _NORM = "mean, variance, weight, bias, multiplier, offset, eps"
 
 
+_OPERANDS = """// Two inputs, and how they lie in memory; what is kept of their product.
+constexpr bool of_inputs = {of_inputs}, x_in_columns = {x_in_columns}, w_in_columns = {w_in_columns};
+constexpr bool has_triangle = {has_triangle}, keeps_upper = {keeps_upper};
+"""
+
+
 @dataclass(frozen=True)
 class LinearSource:
     """The functions that a block applies to the values of a product.
@@ -184,6 +194,8 @@ class LinearSource:
         before, behind: device functions of `value`: before a normalisation, and behind it.
         used: what they read besides, in the order of the kernels' parameters.
         batch_norm: whether that normalisation is a BatchNorm.
+        inputs: how two inputs lie, whose product it is; None of a layer.
+        triangle: what is kept of the product: `upper`, `lower`, or all where it is empty.
     """
 
     owner: str
@@ -191,6 +203,8 @@ class LinearSource:
     behind: str
     used: Sequence[Operand]
     batch_norm: bool
+    inputs: InColumns | None = None
+    triangle: str = ""
 
     @property
     def by_columns(self) -> bool:
@@ -212,7 +226,7 @@ class LinearSource:
         needed = fast_math_line((self.before, self.behind)) if head is None else head
         header = "linear_batch_norm.cuh" if self.batch_norm else "linear.cuh"
         parts = [
-            f'{needed}#include "functions.cuh"\n#include "{header}"\n\n',
+            f'{self._operands()}{needed}#include "functions.cuh"\n#include "{header}"\n\n',
             self._function("value_before", "function", self.before),
             self._function("value_behind", "finish", self.behind),
             self._arguments(),
@@ -221,6 +235,14 @@ class LinearSource:
             self._products(),
         ]
         return "".join(parts)
+
+    def _operands(self) -> str:
+        """Return constants that say what is multiplied."""
+        x, weight = self.inputs or InColumns(x=False, weight=False)
+        flags = {"of_inputs": self.inputs is not None, "x_in_columns": x, "w_in_columns": weight}
+        flags |= {"has_triangle": bool(self.triangle), "keeps_upper": self.triangle == "upper"}
+        text = _OPERANDS.format(**{name: str(flag).lower() for name, flag in flags.items()})
+        return text if self.inputs else f"{text}constexpr int product_slices = 1, split_block_rows = 0;\n"
 
     def _function(self, name: str, attribute: str, text: str) -> str:
         return device_function(f"{self.owner}.{attribute}", name, text, ["value", *(one.name for one in self.used)])
@@ -270,12 +292,18 @@ class LinearSource:
         )
 
     def _products(self) -> str:
-        """In train mode a product of our own is not normalised yet: `whole` is false."""
+        """In train mode a product of our own is not normalised yet: `whole` is false. So it is of slices."""
         whole, moments = (", bool whole", ", void* moments") if self.batch_norm else ("", "")
+        of_inputs = self.inputs is not None
         return _PRODUCTS.format(
+            of_inputs=", long long products, long long whole_depth" if of_inputs else "",
+            products=", products" if of_inputs else "",
+            count="products" if of_inputs else "1",
+            whole_depth="whole_depth" if of_inputs else "depth",
             parameters=f"{self._norm_parameters}{whole}{self._own_parameters}{moments}",
             behind=self._behind("false"),
-            whole="whole" if self.batch_norm else "true",
+            of_whole="whole" if self.batch_norm else "true",
+            whole="whole" if self.batch_norm else "whole_depth == depth" if of_inputs else "true",
             fused_product=_FUSED_WITH_MOMENTS if self.batch_norm else _FUSED,
         )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from tunebench.kernels.shared import REPAIR_THREADS
-from tunebench.kernels.shared.split_product import MAX_DEPTH_OF_INT8
+from tunebench.kernels.shared.split_product import MAX_DEPTH_OF_INT8, InColumns
 from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import MOST_BLOCKS, Device, DeviceKind
@@ -20,6 +20,7 @@ from tunebench.tuner.kernel import Plan, ceil_div
 from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.space import Constraint, Tunable
 
+_IN_ROWS = InColumns(x=False, weight=False)
 _DTYPE = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _LEAST_ARCHITECTURE = {"fp16": 70, "bf16": 80}
 _LEAST_ARCHITECTURE_OF_EIGHTS = {"e4m3": 89, "int8": 75}
@@ -30,6 +31,9 @@ _IN_ONE = {"half": 3, "none": 1}
 """The number of a row's parts by the corrections that one product makes, with the large term."""
 _PIECES_OF_EAGER = 7
 _PACK = 8
+_LANES = 32
+_LEAST_CHUNK, _MOST_CHUNKS = 64, 64
+"""Of the depth of a matrix in columns, a block each."""
 _SCALE_WORDS = 4
 """The scale of an operand is the first word of its notes, and what follows is aligned to 16 bytes as before."""
 
@@ -124,6 +128,19 @@ CONSTRAINTS = (
     Constraint("pieces_are_as_many_as_is_asked_for", _pieces_are_asked_for),
     Constraint("parts_fit_memory", _fits_memory),
 )
+
+
+def _parts_are_of_one_product(product: str, problem: Problem) -> bool:
+    return product != "parts" or problem.axes["products"] == 1
+
+
+def _columns_are_in_halves(product: str, corrections: str) -> bool:
+    """Libraries take matrices of eight bits in rows alone."""
+    return product != "parts" or corrections in _IN_ONE
+
+
+CONSTRAINTS_OF_INPUTS = (Constraint("parts_are_of_one_product", _parts_are_of_one_product),)
+CONSTRAINTS_IN_COLUMNS = (Constraint("parts_in_columns_are_halves", _columns_are_in_halves),)
 
 
 class Parts(NamedTuple):
@@ -221,6 +238,29 @@ def split(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, factors: torch.T
     return Parts(factor.t() if is_weight else factor, high, exponents, unfit, scale)
 
 
+def split_columns(plan: Plan, matrix: torch.Tensor, *, is_weight: bool) -> Parts:
+    """Make the parts of a float32 matrix (rows, depth) that lies in columns: of memory (depth, rows), as it lies."""
+    memory = matrix.mT.contiguous()
+    depth, rows = memory.shape
+    shape, threads = plan.once(_parts_shape, depth), plan.integer("split_threads")
+    chunk = max(_LEAST_CHUNK, ceil_div(shape.padded, _MOST_CHUNKS))
+    chunks = ceil_div(shape.padded, chunk)
+    halves = torch.empty(shape.length, rows, dtype=shape.dtype, device=memory.device)
+    notes = torch.empty((2 + chunks) * rows, dtype=torch.int32, device=memory.device)
+    exponents, unfit, magnitudes = (Within(notes, 4 * rows * number) for number in range(3))
+    grid = (ceil_div(rows, _LANES), chunks)
+    plan.launch("column_magnitudes", memory, magnitudes, rows, depth, chunk, blocks=grid, threads=threads)
+    arguments = (memory, magnitudes, halves, exponents, unfit, rows, depth, shape.padded, chunk, chunks, is_weight)
+    plan.launch("split_columns", *arguments, blocks=(ceil_div(rows, threads), chunks), threads=threads)
+    high = None
+    if shape.pieces > 1:
+        first = shape.padded if is_weight else 0
+        high = halves[first : first + shape.padded].view(shape.pieces, -1, rows)
+    if is_weight:
+        return Parts(halves, high, exponents, unfit, None)
+    return Parts(halves.t(), None if high is None else high.mT, exponents, unfit, None)
+
+
 class _PartsShape(NamedTuple):
     """The shape of parts of some depth: the length of one and of all halves of a row; how they are made."""
 
@@ -240,8 +280,18 @@ def _parts_shape(plan: Plan, depth: int) -> _PartsShape:
     return _PartsShape(padded, halves * padded, pieces, dtype, eights, plan.integer("split_threads"))
 
 
+def parts_of(plan: Plan, matrix: torch.Tensor, *, is_weight: bool, in_columns: bool) -> Parts:
+    """Make the parts of a matrix as it lies."""
+    return (split_columns if in_columns else split)(plan, matrix, is_weight=is_weight)
+
+
 def parts_product(
-    plan: Plan, x: torch.Tensor, weight: torch.Tensor, weight_parts: Parts, factors: torch.Tensor | None = None
+    plan: Plan,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_parts: Parts,
+    factors: torch.Tensor | None = None,
+    in_columns: InColumns = _IN_ROWS,
 ) -> Product:
     """Compute x · weightᵀ, as partial products, on torch's current stream.
 
@@ -251,9 +301,10 @@ def parts_product(
         weight_parts: what `split` has made of the weight and the factors.
         factors: (features,) that the parts of the weight's rows were multiplied by.
     """
-    x, weight = x.contiguous(), weight.contiguous()
-    x_parts = split(plan, x, is_weight=False)
+    x_parts = parts_of(plan, x, is_weight=False, in_columns=in_columns.x)
     (rows, depth), features = x.shape, weight.shape[0]
+    x = (x.mT if in_columns.x else x).contiguous()
+    weight = (weight.mT if in_columns.weight else weight).contiguous()
     first, small = _small_terms(plan, x_parts, weight_parts), None
     if x_parts.high is not None and weight_parts.high is not None:
         first, small = _multiply(x_parts.high, weight_parts.high), first

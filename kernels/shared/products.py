@@ -12,10 +12,11 @@ from torch import nn
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared import half_product, parts_product, split_product, stream_product
+from tunebench.kernels.shared.split_product import InColumns
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.space import Tunable
+from tunebench.tuner.space import Constraint, Tunable
 
 BULK_COPIES = split_product.BULK_COPIES
 
@@ -52,6 +53,19 @@ ROUNDING = (
 """The tunables that decide how exact a product is; the others decide how long it takes."""
 
 
+def _vector_is_streamed(product: str, problem: Problem) -> bool:
+    """Return whether a product of one row makes no parts, which would cost more than they save."""
+    return product in ("fp32", "stream") or problem.axes["rows"] > 1
+
+
+CONSTRAINTS_OF_INPUTS = (
+    *split_product.CONSTRAINTS_OF_INPUTS,
+    *parts_product.CONSTRAINTS_OF_INPUTS,
+    *stream_product.CONSTRAINTS_OF_INPUTS,
+    Constraint("a_vector_is_not_split", _vector_is_streamed),
+)
+
+
 def own_product(
     plan: Plan,
     model: TunedModule,
@@ -59,12 +73,14 @@ def own_product(
     x: torch.Tensor,
     exponents: split_product.RowExponents,
     *epilogue: Argument,
+    in_columns: InColumns | None = None,
 ) -> split_product.Unfit | None:
-    """Compute a linear layer's product by a kernel of ours, with what follows in its epilogue.
+    """Compute a product by a kernel of ours, with what follows in its epilogue.
 
     Args:
         exponents: what is kept of the weight's magnitude.
         epilogue: what the source's kernels take behind the sizes: the bias, the output, and what the functions read.
+        in_columns: how two inputs lie; None of a layer.
 
     Returns:
         the fused product's notes on what it repaired.
@@ -72,6 +88,8 @@ def own_product(
     if plan["product"] == "stream":
         stream_product.stream_product(plan, model, weight, x, *epilogue)
         return None
+    if in_columns is not None:
+        return split_product.product_of_inputs(plan, x, weight, in_columns, *epilogue)
     if plan.problem.dtype != "float32":
         half_product.half_product(plan, x, weight, *epilogue)
         return None
@@ -79,12 +97,22 @@ def own_product(
 
 
 def library_product(
-    plan: Plan, model: TunedModule, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor
+    plan: Plan,
+    model: TunedModule,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    x: torch.Tensor,
+    in_columns: InColumns | None = None,
 ) -> parts_product.Product:
-    """Compute a linear layer's product for a pass behind it: whole, with the bias, or partial products from parts.
+    """Compute a product for a pass behind it: whole, with the bias, or partial products from parts.
 
-    The parts of the weight are the model's, which keeps them while it is frozen.
+    The parts of a weight are the model's, which keeps them while it is frozen; those of two inputs nobody's.
     """
+    if in_columns is not None:
+        if plan["product"] == "fp32":
+            return parts_product.Product(torch.matmul(x, weight.mT).flatten(0, -2))
+        made = parts_product.parts_of(plan, weight, is_weight=True, in_columns=in_columns.weight)
+        return parts_product.parts_product(plan, x, weight, made, in_columns=in_columns)
     if plan["product"] == "fp32":
         return parts_product.Product(nn.functional.linear(x, weight, bias))
     parts = model.derived(

@@ -32,6 +32,12 @@ MAX_DEPTH_OF_INT8 = 2**31 // (2 * 127 * 127)
 PRODUCT_THREADS = 384
 _MOST_TILE_THREADS = 512
 _ROWS_OF_SPLIT_BLOCK = 8
+_COLUMNS_OF_SPLIT_BLOCK = 16
+_MOST_BLOCK_ROWS = 32
+_WHOLE_RUN, _RUN_OF_THREAD = 128, 16
+_LEAST_SLICE = 4 * _WHOLE_RUN
+_MOST_ROUNDS = 8
+"""Limit of the tiles of all slices that a block makes."""
 _LATE_BYTES = 3 * 4 * 2048
 """Bytes of shared memory for rows on their way to the warps that split them during the product."""
 _SUM_STAGES_OF_EAGER = 14
@@ -49,7 +55,8 @@ def _splits(product: str, problem: Problem) -> bool:
 
 def _splits_weight(product: str, weight_parts: str, problem: Problem) -> bool:
     """Return whether every call splits the weight, so that the place for it is worth tuning."""
-    return _splits(product, problem) and weight_parts != "none" and problem.options["mode"] != Mode.FROZEN
+    mode = problem.options.get("mode")  # of two inputs there is none
+    return _splits(product, problem) and weight_parts != "none" and mode not in (None, Mode.FROZEN)
 
 
 def _shared_bytes(product_columns: int, product_stages: int, weight_parts: str) -> int:
@@ -133,6 +140,45 @@ def _has_late_rows(
     )
 
 
+def _slices_fill_the_device(
+    product: str, product_slices: int, product_columns: int, product_cluster: int, problem: Problem, device: Device
+) -> bool:
+    """Return whether slices, which are whole runs of one product's depth, are as many as give all blocks a tile."""
+    if not is_fused(product) or problem.axes["products"] > 1:
+        return product_slices == 1
+    rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
+    tiles = ceil_div(features, TILE_ROWS * product_cluster) * product_cluster * ceil_div(rows, product_columns)
+    least = 1 << max(0, ceil_div(device.multiprocessors // 2, tiles) - 1).bit_length()
+    if product_slices == 1:
+        return least == 1 or depth < least * _LEAST_SLICE
+    most = _MOST_ROUNDS * device.multiprocessors // tiles
+    return 1 < least <= product_slices <= most and depth >= product_slices * _LEAST_SLICE
+
+
+def _threads_have_runs(
+    product: str, split_threads: int, split_block_rows: int, product_slices: int, problem: Problem
+) -> bool:
+    """Return whether at least half of a block's threads have something to split."""
+    runs = ceil_div(problem.axes["in_features"], product_slices * _WHOLE_RUN) * _WHOLE_RUN // _RUN_OF_THREAD
+    of_row = split_threads // split_block_rows
+    return not is_fused(product) or of_row <= 2 * runs or split_block_rows == _MOST_BLOCK_ROWS
+
+
+def _inputs_are_in_parts(product: str, weight_parts: str) -> bool:
+    """Return whether operands are split, and nothing is kept of either between calls, not even a guess."""
+    return not is_fused(product) or weight_parts != "none"
+
+
+def _inputs_fit_memory(product: str, product_slices: int, problem: Problem, device: Device) -> bool:
+    """Return whether the parts of all products, or what slices give, take an eighth of the device at most."""
+    products, rows, depth, features = (
+        problem.axes[name] for name in ("products", "rows", "in_features", "out_features")
+    )
+    parts = 4 * products * (rows + features + 3 * TILE_ROWS) * (depth + _LINE_BYTES)
+    partial = 4 * product_slices * rows * features if product_slices > 1 else 0
+    return not is_fused(product) or max(parts, partial) <= device.memory_bytes // 8
+
+
 TUNABLES = (
     Tunable("weight_parts", ("none", "e4m3", "int8", "fp16", "rounded"), when=_splits),
     Tunable("product_columns", (256, 128), when=is_fused),
@@ -156,6 +202,29 @@ CONSTRAINTS = (
     Constraint("rows_are_left_to_split_beside", _has_late_rows),
     Constraint("tiles_are_made_in_registers", _rows_are_held),
 )
+
+
+OF_INPUTS = (
+    Tunable("product_slices", (1, 2, 4, 8, 16, 32, 64, 128, 256), when=is_fused),
+    Tunable("split_block_rows", (2, 4, 8, 16, _MOST_BLOCK_ROWS), default=4, when=is_fused),
+)
+"""The choices of two inputs alone."""
+CONSTRAINTS_OF_INPUTS = (
+    Constraint("threads_have_something_to_split", _threads_have_runs),
+    Constraint("inputs_are_read_in_parts", _inputs_are_in_parts),
+    Constraint("inputs_in_parts_fit_memory", _inputs_fit_memory),
+)
+
+
+OF_HALVES = needs("product", "fused", dtypes=("float32",))
+SLICES = Constraint("slices_fill_the_device", _slices_fill_the_device)
+
+
+class InColumns(NamedTuple):
+    """Which of two inputs lie in columns: their memory is (depth, rows)."""
+
+    x: bool
+    weight: bool
 
 
 def _empty_that_lasts(rows: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -291,8 +360,13 @@ class Tiles(NamedTuple):
     @classmethod
     def for_matrix(cls, plan: Plan, matrix: torch.Tensor, tile_rows: int) -> Tiles:
         """Allocate the memory."""
-        rows, depth = matrix.shape
-        whole = ceil_div(rows, tile_rows) * tile_rows
+        return cls.of(plan, matrix, 1, matrix.shape[0], matrix.shape[1], tile_rows)
+
+    @classmethod
+    def of(cls, plan: Plan, matrix: torch.Tensor, products: int, rows: int, depth: int, tile_rows: int) -> Tiles:
+        """Allocate the memory of the operands of so many products, on the device of a matrix."""
+        whole = products * (ceil_div(rows, tile_rows) * tile_rows)
+        rows *= products
         words = whole * ceil_div(depth, _LINE_BYTES) * _LINE_BYTES * _bytes_of_parts(str(plan["weight_parts"])) // 4
         parts = matrix.new_empty(words)
         notes = torch.empty(2 * rows, dtype=torch.int32, device=matrix.device)
@@ -357,7 +431,7 @@ def tiles_of_both(
             of_weight = (contiguous, tiles.parts, tiles.exponents, tiles.unfit, features)
             blocks += (tiles.whole if late is None else late.first) // rows_of_block
         left = (None, None, 0) if late is None else late
-        plan.launch("split_tiles", *of_x, *of_weight, depth, *left, blocks=blocks, threads=threads, early=early)
+        plan.launch("split_tiles", *of_x, *of_weight, depth, *left, depth, blocks=blocks, threads=threads, early=early)
 
     def kept() -> Tiles:
         tiles = Tiles.for_matrix(plan, contiguous, TILE_ROWS)
@@ -371,6 +445,67 @@ def tiles_of_both(
         w_tiles = Tiles.for_matrix(plan, contiguous, TILE_ROWS)
         split(x_blocks, w_tiles)
     return x_tiles, w_tiles
+
+
+def tiles_of_inputs(
+    plan: Plan,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    in_columns: InColumns,
+    sizes: tuple[int, int, int, int, int],
+) -> tuple[Tiles, Tiles]:
+    """Return the tiles of two inputs, made by one launch.
+
+    Args:
+        x, weight: contiguous, as they lie.
+        sizes: how many products there are, rows, features, and the depth of one and of all slices.
+    """
+    products, rows, features, depth, whole_depth = sizes
+    x_tiles = Tiles.of(plan, x, products, rows, depth, plan.integer("product_columns"))
+    w_tiles = Tiles.of(plan, x, products, features, depth, TILE_ROWS)
+    threads, early = plan.integer("split_threads"), bool(plan["early_launches"])
+    of_rows = plan.integer("split_block_rows")
+    x_blocks, w_blocks = (
+        tiles.whole // (max(of_rows, _COLUMNS_OF_SPLIT_BLOCK) if lies else of_rows)
+        for tiles, lies in zip((x_tiles, w_tiles), in_columns, strict=True)
+    )
+    of_x = (x, x_tiles.parts, x_tiles.exponents, x_tiles.unfit, rows, x_blocks)
+    of_weight = (weight, w_tiles.parts, w_tiles.exponents, w_tiles.unfit, features)
+    split = (*of_x, *of_weight, depth, None, None, 0, whole_depth)
+    plan.launch("split_tiles", *split, blocks=x_blocks + w_blocks, threads=threads, early=early)
+    return x_tiles, w_tiles
+
+
+def product_of_inputs(
+    plan: Plan, x: torch.Tensor, weight: torch.Tensor, in_columns: InColumns, *epilogue: Argument
+) -> Unfit:
+    """Launch x · weightᵀ of two inputs, or as many such products as there are in them.
+
+    Args:
+        x: (…, rows, depth), float32.
+        weight: (…, features, depth), float32, on the same device, of as many products.
+        in_columns: as which they are read; one that lies in memory in another way is copied.
+        epilogue: as of `fused_product`; of `product_slices`, the output has (slices, rows, features).
+    """
+    (rows, whole_depth), features = x.shape[-2:], weight.shape[-2]
+    x = (x.mT if in_columns.x else x).contiguous()
+    weight = (weight.mT if in_columns.weight else weight).contiguous()
+    early, slices = bool(plan["early_launches"]), plan.integer("product_slices")
+    products = x.shape[:-2].numel() if slices == 1 else slices
+    depth = whole_depth if slices == 1 else ceil_div(whole_depth, slices * _WHOLE_RUN) * _WHOLE_RUN
+    geometry = plan.once(_geometry, rows, features, depth, products)
+    scratch = x.new_empty(geometry.scratch) if geometry.scratch else None
+    x_tiles, w_tiles = tiles_of_inputs(plan, x, weight, in_columns, (products, rows, features, depth, whole_depth))
+    sizes, of_inputs = (rows, features, depth), (products, whole_depth)
+    read = (w_tiles.parts, x_tiles.parts, x_tiles.exponents, w_tiles.exponents, w_tiles.unfit, scratch)
+    shape = {"blocks": geometry.blocks, "threads": PRODUCT_THREADS, "shared": geometry.shared}
+    plan.launch("split_product", *read, *sizes, *epilogue, None, None, 0, *of_inputs, **shape, early=early)
+    noted = (x, weight, x_tiles.unfit, w_tiles.unfit, None)
+    blocks = plan.device.multiprocessors
+    plan.launch(
+        "repair_rows", *noted, *sizes, *epilogue, *of_inputs, blocks=blocks, threads=REPAIR_THREADS, early=early
+    )
+    return Unfit(x_tiles.unfit, w_tiles.unfit)
 
 
 class _Geometry(NamedTuple):
@@ -389,10 +524,10 @@ class _Geometry(NamedTuple):
     first_late: int
 
 
-def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
+def _geometry(plan: Plan, rows: int, features: int, depth: int, products: int = 1) -> _Geometry:
     columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
     x_tiles = ceil_div(rows, columns)
-    blocks = blocks_of_product(x_tiles, features, cluster, plan.device)
+    blocks = blocks_of_product(x_tiles * products, features, cluster, plan.device)
     return _Geometry(
         columns=columns,
         split_blocks=x_tiles * columns // _ROWS_OF_SPLIT_BLOCK,

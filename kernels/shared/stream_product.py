@@ -86,6 +86,10 @@ def _tensor_cores_stream(product: str, stream_unit: str) -> bool:
     return product == "stream" and stream_unit == "tensor_cores"
 
 
+def _is_of_one_product(product: str, problem: Problem) -> bool:
+    return product != "stream" or problem.axes["products"] == 1
+
+
 TUNABLES = (
     Tunable("stream_unit", ("lanes", "tensor_cores"), when=is_stream),
     Tunable("stream_corrections", ("tf32", "bf16"), when=_tensor_cores_stream),
@@ -106,6 +110,9 @@ CONSTRAINTS = (
     Constraint("a_stream_compiles_soon", _compiles_soon),
     Constraint("parts_of_a_streamed_weight_are_kept", _is_kept),
 )
+
+
+CONSTRAINTS_OF_INPUTS = (Constraint("a_stream_is_of_one_product", _is_of_one_product),)
 
 
 class _Streamed(NamedTuple):

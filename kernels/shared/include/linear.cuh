@@ -146,21 +146,29 @@ template <class Chain> struct ProductEpilogue {
             for_each(product, [&](accumulator_t& value, int i) { value = value + accumulator_t(bias.of[i]); });
             return product;
         }
-        __device__ __forceinline__ Values finished(Values product, long long row) const {
+        // `place` is that of the row's first element.
+        __device__ __forceinline__ Values finished(Values product, long long row, long long place) const {
             if (whole) {
-                chain.template apply<width>(product, columns, chain.arguments.row(row), row * features + feature);
+                chain.template apply<width>(product, columns, chain.arguments.row(row), place + feature);
             }
             return product;
         }
-        __device__ __forceinline__ void write(Values values, long long row) const {
-            store<false>(reinterpret_cast<vector_of<scalar_t, width>*>(output + row * features),
+        __device__ __forceinline__ Values finished(Values product, long long row) const {
+            return finished(product, row, row * features);
+        }
+        __device__ __forceinline__ void write(Values values, long long row) const { put(values, row * features); }
+        __device__ __forceinline__ void put(Values values, long long place) const {
+            store<false>(reinterpret_cast<vector_of<scalar_t, width>*>(output + place),
                          converted<scalar_t, width>(values));
         }
         // The product, with its bias.
-        __device__ __forceinline__ Values operator()(Values value, long long row) const {
-            const Values product = with_bias(value);
-            write(finished(product, row), row);
+        __device__ __forceinline__ Values at(Values value, long long row, long long place) const {
+            const Values product = is_kept(row, feature) ? with_bias(value) : Values{};
+            put(finished(product, row, place), place);
             return product;
+        }
+        __device__ __forceinline__ Values operator()(Values value, long long row) const {
+            return at(value, row, row * features);
         }
         // Those of another lane of the warp, where each has the ones behind those of the lane before.
         __device__ __forceinline__ Features of_lane(int lane) const {

@@ -3,6 +3,7 @@
 // Both operands are split in memory (parts.cuh), and torch multiplies x_low · w_high + x_high · w_low + x_high · w_high:
 //
 //   split_parts     the exponents of a matrix's rows, notes on those that parts cannot hold, and the parts
+//   split_columns   the same of a matrix in columns, of whose rows column_magnitudes has found the largest magnitudes
 //   (torch)         with one piece, one product over all three terms, the smallest first; with more, one over the two small
 //                   terms and a batch over pieces of the large one, so that tensor cores, which add with truncation, make
 //                   shorter sums, and the rest is added in fp32
@@ -141,6 +142,68 @@ extern "C" __global__ void __launch_bounds__(split_threads)
     }
 }
 
+// The largest magnitudes of the rows of a matrix in columns, as integers, of a chunk of the depth for each block across.
+extern "C" __global__ void __launch_bounds__(split_threads)
+    column_magnitudes(const float* __restrict__ matrix, int* __restrict__ magnitudes, long long rows, long long depth,
+                      long long chunk) {
+    if constexpr (from_parts && of_inputs) {
+        constexpr int lanes = 32;
+        __shared__ int of_warps[split_threads / lanes][lanes];
+        const long long row = static_cast<long long>(blockIdx.x) * lanes + threadIdx.x % lanes;
+        const long long begin = blockIdx.y * chunk, end = min(begin + chunk, depth);
+        int largest = 0;
+#pragma unroll 4
+        for (long long k = begin + threadIdx.x / lanes; k < end; k += split_threads / lanes) {
+            largest = max(largest, row < rows ? abs_bits(matrix[k * rows + row]) : 0);
+        }
+        of_warps[threadIdx.x / lanes][threadIdx.x % lanes] = largest;
+        __syncthreads();
+        if (threadIdx.x < lanes && row < rows) {
+            for (int warp = 0; warp < split_threads / lanes; ++warp) {
+                largest = max(largest, of_warps[warp][threadIdx.x]);
+            }
+            magnitudes[blockIdx.y * rows + row] = largest;
+        }
+    }
+}
+
+// The parts of a matrix in columns, as it lies: each is (padded, rows), and they follow each other as those of a row do.
+extern "C" __global__ void __launch_bounds__(split_threads)
+    split_columns(const float* __restrict__ matrix, const int* __restrict__ magnitudes, part_t* __restrict__ halves,
+                  int* __restrict__ exponents, int* __restrict__ unfit, long long rows, long long depth,
+                  long long padded, long long chunk, int chunks, int is_weight) {
+    if constexpr (from_parts && of_inputs) {
+        const long long row = static_cast<long long>(blockIdx.x) * split_threads + threadIdx.x;
+        if (row >= rows) {
+            return;
+        }
+        int most = 0;
+        for (int other = 0; other < chunks; ++other) {
+            most = max(most, magnitudes[other * rows + row]);
+        }
+        const int exponent = exponent_for(__int_as_float(most));
+        if (blockIdx.y == 0) {
+            const bool fit = fits(scaled(__int_as_float(most), exponent), exponent);
+            exponents[row] = fit ? exponent : unfit_exponent;
+            unfit[row] = !fit;
+        }
+        const float power = power_of_two(exponent);
+        const long long begin = blockIdx.y * chunk, end = min(begin + chunk, padded);
+#pragma unroll 4
+        for (long long k = begin; k < end; ++k) {
+            const Split<part_t> parts(k < depth ? matrix[k * rows + row] * power : 0.0f);
+            const part_t low(parts.rest());
+            halves[((is_weight && !uncorrected ? padded : 0) + k) * rows + row] = parts.high;
+            if constexpr (!uncorrected) {
+                halves[((is_weight ? 0 : padded) + k) * rows + row] = low;
+            }
+            if constexpr (parts_of_row == 3) {
+                halves[(2 * padded + k) * rows + row] = parts.high;
+            }
+        }
+    }
+}
+
 struct RepairedProduct {
     float* product;
     const float* factors;  // may be null
@@ -164,12 +227,15 @@ extern "C" __global__ void __launch_bounds__(repair_threads)
                  const int* __restrict__ x_unfit, const int* __restrict__ w_unfit, float* __restrict__ product,
                  long long x_rows, long long w_rows, long long depth) {
     if constexpr (from_parts) {
-        repair_rows_of_block(x, w, x_unfit, w_unfit, nullptr, x_rows, w_rows, depth,
-                             RepairedProduct{product, factors, w_rows});
+        repair_rows_of_block(x, w, x_unfit, w_unfit, nullptr, LyingX{x_rows, depth, depth},
+                             LyingW{w_rows, depth, depth}, 1, RepairedProduct{product, factors, w_rows});
     }
 }
 
-// What a pass reads: a product that torch has made, or, of float32, partial products from parts.
+// Of the fused product, those whose sum the product is.
+constexpr bool sliced = product == product_t::fused && product_slices > 1;
+
+// What a pass reads: a product that torch has made, or, of float32, partial products from parts or of slices.
 struct Product {
     const scalar_t* first;   // the product, or the first partial product of `pieces` that follow each other
     const void* small;       // the product of the small terms; null where it is in the first
@@ -179,6 +245,33 @@ struct Product {
     long long rows, features;
 
     __device__ __forceinline__ bool is_partial() const { return from_parts && x_exponents != nullptr; }
+
+    // Neighbouring elements of the product itself, the first of which is number `position` of them all.
+    template <int width> __device__ __forceinline__ vector_of<accumulator_t, width> whole(long long position) const {
+        using vector_t = vector_of<scalar_t, width>;
+        if constexpr (sliced) {
+            vector_of<accumulator_t, width> sum{};
+#pragma unroll 8
+            for (int slice = 0; slice < product_slices; ++slice) {
+                Pack<accumulator_t, width> next;
+                auto given = load_anywhere<vector_t>(first + slice * (rows * features) + position);
+                for_each(given, [&next](scalar_t& element, int i) { next.of[i] = accumulator_t(element); });
+                for_each(sum, [&next](accumulator_t& element, int i) { element += next.of[i]; });
+            }
+            return sum;
+        } else {
+            return converted<accumulator_t, width>(load<false>(reinterpret_cast<const vector_t*>(first + position)));
+        }
+    }
+    // They, where they are kept of a triangle, and else zeros.
+    template <typename V> __device__ __forceinline__ V kept(V values, long long position) const {
+        if constexpr (has_triangle) {
+            for_each(values, [this, position](accumulator_t& element, int i) {
+                element = is_kept((position + i) / features, (position + i) % features) ? element : accumulator_t(0);
+            });
+        }
+        return values;
+    }
 };
 
 // What neighbouring columns of partial products need, in registers for all rows that a thread has of them.
@@ -205,7 +298,7 @@ __device__ __forceinline__ vector_of<accumulator_t, width> elements(const Produc
                                                                     long long row, long long position) {
     using vector_t = vector_of<scalar_t, width>;
     if (!product.is_partial()) {
-        return converted<accumulator_t, width>(load<false>(reinterpret_cast<const vector_t*>(product.first + position)));
+        return product.kept(product.template whole<width>(position), position);
     }
     auto value = converted<accumulator_t, width>(load_anywhere<vector_t>(product.first + position));
     Pack<accumulator_t, width> sum{}, repaired;
@@ -232,15 +325,14 @@ __device__ __forceinline__ vector_of<accumulator_t, width> elements(const Produc
         element = (exponent >= unfit_exponent - exponent_limit ? repaired.of[i] : scaled(sum.of[i], -exponent)) +
                   columns.bias.of[i];
     });
-    return value;
+    return product.kept(value, position);
 }
 
 // As `elements`, for a pass that takes the product for one row; the elements may belong to two rows or more.
 template <int width>
 __device__ __forceinline__ vector_of<accumulator_t, width> elements_at(const Product& product, long long position) {
-    using vector_t = vector_of<scalar_t, width>;
     if (!product.is_partial()) {
-        return converted<accumulator_t, width>(load<false>(reinterpret_cast<const vector_t*>(product.first + position)));
+        return product.kept(product.template whole<width>(position), position);
     }
     const long long row = position / product.features;
     const long long column = position % product.features;

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "early_launches.cuh"
-#include "parts.cuh"
+#include "input_matrices.cuh"
 #include "wgmma.cuh"
 
 constexpr bool fused = product == product_t::fused && sizeof(scalar_t) == 4;
@@ -20,23 +20,44 @@ constexpr int consumer_threads = 256;
 constexpr int product_threads = producer_threads + consumer_threads;
 constexpr unsigned short whole_cluster = (1 << product_cluster) - 1;  // A bit for each of its blocks.
 
+// Of one product; of two inputs (input_matrices.cuh) there may be several, one behind the other.
 struct ProductShape {
     long long x_rows, w_rows, depth;
+    long long products = 1;
     __device__ __forceinline__ long long x_tiles() const { return (x_rows + product_columns - 1) / product_columns; }
+    __device__ __forceinline__ long long w_tiles() const { return (w_rows + product_rows - 1) / product_rows; }
     // Of the cluster: its blocks work on neighbouring tiles of w and one tile of x.
-    __device__ __forceinline__ long long tiles() const {
+    __device__ __forceinline__ long long tiles_of_one() const {
         constexpr int rows_of_cluster = product_rows * product_cluster;
         return (w_rows + rows_of_cluster - 1) / rows_of_cluster * product_cluster * x_tiles();
     }
+    __device__ __forceinline__ long long tiles() const {
+        return of_inputs ? tiles_of_one() * products : tiles_of_one();
+    }
 };
 
-// What a block works on: the number of a tile of x, and the first row of its tile of w.
+// What a block works on: a product, the number of a tile of its x, and the first row of a tile of its w.
 struct Tile {
-    long long x_tile, w_first;
+    long long product = 0, x_tile, w_first;
     __device__ __forceinline__ Tile(long long number, const ProductShape& shape, unsigned rank) {
+        if constexpr (of_inputs) {
+            product = number / shape.tiles_of_one();
+            number %= shape.tiles_of_one();
+        }
         const long long group = number / product_cluster;
         x_tile = group % shape.x_tiles();
         w_first = (group / shape.x_tiles() * product_cluster + rank) * product_rows;
+    }
+    // Rows of x and of w in the products before this one.
+    __device__ __forceinline__ long long x_before(const ProductShape& shape) const { return product * shape.x_rows; }
+    __device__ __forceinline__ long long w_before(const ProductShape& shape) const { return product * shape.w_rows; }
+
+    // Whether nothing is kept of it, nor of the tiles of the cluster's other blocks.
+    __device__ __forceinline__ bool is_left_out(const ProductShape& shape) const {
+        constexpr int rows_of_cluster = product_rows * product_cluster;
+        const long long x_begin = x_tile * product_columns, w_begin = w_first / rows_of_cluster * rows_of_cluster;
+        return has_triangle && !is_kept(keeps_upper ? x_begin : x_begin + product_columns - 1,
+                                        keeps_upper ? w_begin + rows_of_cluster - 1 : w_begin);
     }
 };
 
@@ -51,6 +72,52 @@ struct ScaleBack {
     }
 };
 
+// The same powers of two as bits, which add up as the exponents do.
+struct ScaleBits {
+    int one, other;
+    __device__ __forceinline__ explicit ScaleBits(int exponent)
+        : one((exponent >> 1) << 23), other((exponent - (exponent >> 1)) << 23) {}
+    __device__ __forceinline__ float undone(float value, const ScaleBits& also) const {
+        constexpr int bits_of_one = 127 << 23;
+        return value * __int_as_float(bits_of_one - one - also.one) * __int_as_float(bits_of_one - other - also.other);
+    }
+};
+
+// A consumer's values of a whole tile of two inputs, their scales undone, to the epilogue, as below: where the output is
+// large beside the inputs most of the time goes here, so that places are counted up.
+template <class Epilogue>
+__device__ __forceinline__ void finish_whole_tile(float (&sum)[product_columns / 2], long long row,
+                                                  const int (&exponents)[2], const int* __restrict__ x_exponents,
+                                                  long long x_row, long long features, const Epilogue& epilogue) {
+    constexpr int batch = 4;  // Pairs of rows of x whose exponents are read at once.
+    const decltype(epilogue.feature(row)) finish[2] = {epilogue.feature(row), epilogue.feature(row + 8)};
+    const ScaleBits of_features[2] = {ScaleBits(exponents[0]), ScaleBits(exponents[1])};
+    long long place = x_row * features;
+#pragma unroll
+    for (int begin = 0; begin < product_columns / 8; begin += batch) {
+        int x_exponent[2 * batch];
+#pragma unroll
+        for (int j = 0; j < 2 * batch; ++j) {
+            x_exponent[j] = x_exponents[x_row + j / 2 * 8 + j % 2];
+        }
+#pragma unroll
+        for (int j = 0; j < 2 * batch; ++j) {
+            const ScaleBits of_row(x_exponent[j]);
+#pragma unroll
+            for (int below = 0; below < 2; ++below) {
+                float& value = sum[(begin + j / 2) * 4 + 2 * below + j % 2];
+                const float product = finish[below].at(of_features[below].undone(value, of_row),
+                                                       x_row + j / 2 * 8 + j % 2, place + j % 2 * features);
+                if constexpr (Epilogue::takes_moments) {
+                    value = product;
+                }
+            }
+            place += j % 2 * 8 * features;
+        }
+        x_row += 8 * batch;
+    }
+}
+
 // A consumer's values of a tile, their scales undone, to the epilogue; `row` of w is its first, the other 8 below, and
 // `exponents` are theirs. Both rows of w beside each other: what depends on the row of x alone is there once for the two.
 // An epilogue that takes moments gets the product's values of the tile once more, in the place of the sums.
@@ -60,6 +127,17 @@ __device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], c
                                             const ProductShape& shape, const Epilogue& epilogue) {
     const int lane = threadIdx.x % 32;
     const bool exists[2] = {row < shape.w_rows, row + 8 < shape.w_rows};
+    if constexpr (of_inputs) {
+        const long long x_first = tile.x_tile * product_columns;
+        if (x_first + product_columns <= shape.x_rows && tile.w_first + product_rows <= shape.w_rows) {
+            const long long x_row = tile.x_before(shape) + x_first + lane % 4 * 2;
+            finish_whole_tile(sum, row, exponents, x_exponents, x_row, shape.w_rows, epilogue);
+            if constexpr (Epilogue::takes_moments) {
+                epilogue.take_moments(sum, tile, row, exists, shape.x_rows);
+            }
+            return;
+        }
+    }
     const decltype(epilogue.feature(row)) finish[2] = {epilogue.feature(exists[0] ? row : 0),
                                                        epilogue.feature(exists[1] ? row + 8 : 0)};
     // A sum of two exponents is beyond one float's: half of each goes into either of two factors.
@@ -70,13 +148,14 @@ __device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], c
     }
     constexpr int batch = 8;  // Rows of x whose exponents are read at once.
     const long long first = tile.x_tile * product_columns + lane % 4 * 2;
+    const long long before = tile.x_before(shape);
 #pragma unroll
     for (int begin = 0; begin < product_columns / 4; begin += batch) {
         int x_exponent[batch];
 #pragma unroll
         for (int j = 0; j < batch; ++j) {
             const long long x_row = first + (begin + j) / 2 * 8 + j % 2;
-            x_exponent[j] = x_row < shape.x_rows ? x_exponents[x_row] : 0;
+            x_exponent[j] = x_row < shape.x_rows ? x_exponents[before + x_row] : 0;
         }
 #pragma unroll
         for (int j = 0; j < batch; ++j) {
@@ -87,7 +166,7 @@ __device__ __forceinline__ void finish_tile(float (&sum)[product_columns / 2], c
                 for (int below = 0; below < 2; ++below) {
                     if (exists[below]) {
                         float& value = sum[(begin + j) / 2 * 4 + 2 * below + j % 2];
-                        const float product = finish[below](of_features[below].of(value, of_row), x_row);
+                        const float product = finish[below](of_features[below].of(value, of_row), before + x_row);
                         if constexpr (Epilogue::takes_moments) {
                             value = product;
                         }

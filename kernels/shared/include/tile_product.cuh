@@ -21,21 +21,29 @@ constexpr int lines_bytes = w_line_bytes + x_line_bytes;
 __device__ __forceinline__ void bring_tiles(unsigned char* shared, u64* full, u64* empty, const unsigned char* w,
                                             const unsigned char* x, const ProductShape& shape, u32 rank,
                                             const LateRows& late) {
+    constexpr int turns = small_halves ? 2 : 1;
     const long long stages_of_tile = stages_of_run * whole_runs(shape.depth);
-    const long long w_tiles = (shape.w_rows + product_rows - 1) / product_rows;
+    const long long w_tiles = shape.w_tiles();
     Position position;
     for (long long number = blockIdx.x; number < shape.tiles(); number += gridDim.x) {
         const Tile tile(number, shape, rank);
+        if (tile.is_left_out(shape)) {
+            continue;
+        }
         // The last block of a cluster may have no tile of w: it multiplies another, and nothing of that is written.
         const long long w_tile = min(tile.w_first / product_rows, w_tiles - 1);
         if constexpr (splits_beside) {
             wait_for_rows(late, w_tile);
         }
-        const unsigned char* w_source = w + w_tile * stages_of_tile * w_line_bytes;
-        const unsigned char* x_source = x + tile.x_tile * stages_of_tile * x_line_bytes;
+        const unsigned char* w_source = w + (tile.product * w_tiles + w_tile) * stages_of_tile * w_line_bytes;
+        const unsigned char* x_source =
+            x + (tile.product * shape.x_tiles() + tile.x_tile) * stages_of_tile * x_line_bytes;
 #pragma unroll 1
-        for (int turn = 0; turn < (small_halves ? 2 : 1); ++turn) {
-            const long long stages = turn == 0 ? stages_of_tile : stages_of_tile / 2;
+        for (int turn = 0; turn < turns; ++turn) {
+            long long stages = turn == 0 ? stages_of_tile : stages_of_tile / 2;
+            if constexpr (of_inputs) {
+                stages -= turn + 1 == turns ? 2 * whole_runs(shape.depth) - stages_of_halves(shape.depth) : 0;
+            }
             for (long long stage = 0; stage < stages; ++stage) {
                 mbarrier_wait(empty + position.slot, position.parity ^ 1);
                 u64* const barrier = full + position.slot;
@@ -68,8 +76,9 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
     const int row_in_tile = threadIdx.x / 32 % 4 * 16 + warpgroup * 64 + lane / 4;
     const u32 w_base = shared_address(shared) + warpgroup * (64 * core_bytes);
     const u32 x_base = shared_address(shared) + w_line_bytes;
-    const int halves = static_cast<int>(2 * whole_runs(shape.depth));
-    const int smalls = rounded ? 0 : small_halves ? 2 * halves : halves;  // Of both terms.
+    const int whole_halves = static_cast<int>(2 * whole_runs(shape.depth));
+    const int all_smalls = rounded ? 0 : small_halves ? 2 * whole_halves : whole_halves;  // Of both terms.
+    const int all_halves = of_inputs ? static_cast<int>(stages_of_halves(shape.depth)) : whole_halves;
     const int first_sum = sum_lines > 0 ? 1 + (blockIdx.x + warpgroup * (sum_lines / 2)) % sum_lines : 0;
     Position position;
     int previous = -1;
@@ -94,6 +103,9 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
     };
     for (long long number = blockIdx.x; number < shape.tiles(); number += gridDim.x) {
         const Tile tile(number, shape, product_cluster == 1 ? 0 : cluster_ctarank());
+        const bool left_out = tile.is_left_out(shape);
+        const int smalls = left_out ? 0 : all_smalls;
+        const int halves = left_out ? 0 : all_halves;
         // One array of registers, for there are not enough for two.
         union {
             float sum[product_columns / 2];
@@ -115,6 +127,12 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
 #pragma unroll
             for (int i = 0; i < product_columns / 2; ++i) {
                 sum[i] = static_cast<float>(small[i]) * (1.0f / small_scale::of_terms);
+            }
+        }
+        if (left_out) {
+#pragma unroll
+            for (int i = 0; i < product_columns / 2; ++i) {
+                sum[i] = 0.0f;
             }
         }
         for (int stage = 0; stage < halves; ++stage) {
@@ -140,8 +158,9 @@ __device__ __forceinline__ void multiply_tiles(unsigned char* shared, u64* full,
             sums.add_to(sum);
         }
         const long long row = tile.w_first + row_in_tile;
-        const int exponents[2] = {row < shape.w_rows ? w_exponents[row] : 0,
-                                  row + 8 < shape.w_rows ? w_exponents[row + 8] : 0};
+        const int* const own_exponents = w_exponents + tile.w_before(shape);
+        const int exponents[2] = {row < shape.w_rows ? own_exponents[row] : 0,
+                                  row + 8 < shape.w_rows ? own_exponents[row + 8] : 0};
         finish_tile(sum, tile, row, exponents, x_exponents, shape, epilogue);
     }
 }

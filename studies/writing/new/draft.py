@@ -39,6 +39,7 @@ _FORMATS = {
 }
 """In which a block's input has to lie in memory, where it does not take any."""
 _NOTHING = "no block does any of its operations"
+_TRIANGLES = {"triu": "upper", "tril": "lower"}
 _NORMS_BEHIND: Mapping[type | None, str] = {nn.BatchNorm1d: "batch_norm_at", nn.GroupNorm: "group_norm_at"}
 
 
@@ -115,6 +116,8 @@ def _layer(traced: Traced, block: str) -> Core:
             if block != "linear":
                 raise UntranslatedError(f"the argument '{given.name}'")  # such a layer takes the first one
             layer = layer.as_product()
+        if layer.is_of_inputs and layer.path == given.name and not given.is_itself:
+            raise UntranslatedError(f"a product of '{given.name}' and what is made of it")
 
         def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
             """The attributes for as many of the nodes as have a place, and those."""
@@ -179,9 +182,18 @@ class _LinearWriter(_LayerWriter):
         super().__init__(traced, layer, given, kinds)
         self.function: str | None = None
         self.behind: Text = []
+        self.triangle: Text = []
 
     def take(self, node: fx.Node) -> None:
         """Take a node as for any layer; a normalisation or the first reduction ends the first function."""
+        if (kept := _TRIANGLES.get(called(node, self.traced.model))) is not None:
+            anchor, shape = node.all_input_nodes[0], shape_of(node)
+            alone = self.translator.values == {anchor: Value("value")} and len(anchor.users) == 1
+            if len(node.args) > 1 or node.kwargs or not alone or shape is None or len(shape) > 2:
+                raise UntranslatedError(called(node, self.traced.model))
+            self.triangle = [("triangle", kept)]
+            self.translator.values[node] = Value("value")
+            return
         layer = self.traced.model.get_submodule(str(node.target)) if node.op == "call_module" else None
         attribute = _NORMS_BEHIND.get(type(layer))
         if attribute is not None:
@@ -207,9 +219,9 @@ class _LinearWriter(_LayerWriter):
     def attributes(self, last: fx.Node) -> Text:
         """All, where this node's value is what the block makes."""
         if self.function is None:
-            return super().attributes(last)
+            return [*self.triangle, *(line for line in super().attributes(last) if line != ("function", "value"))]
         result = self.translator.values[last]
-        lines: Text = [] if self.function == "value" else [("function", self.function)]
+        lines: Text = [*self.triangle, *([] if self.function == "value" else [("function", self.function)])]
         lines += [*self.behind, *_row_lines(self.traced, self.translator, last)]
         if result.text != "value":
             lines.append(("finish", result.text))

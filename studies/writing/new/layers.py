@@ -1,4 +1,4 @@
-"""The layers of a trace that a block can take: modules of torch's, and products with a parameter."""
+"""The layers of a trace that a block can take: modules of torch's, and products with a parameter or of two inputs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ LAYERS: Mapping[str, type[nn.Module]] = {"linear": nn.Linear, "conv": nn.Conv2d}
 """The module that each block with a layer takes."""
 
 _DIMENSIONS = {"linear": 2, "conv": 4}
-_PRODUCTS = (torch.matmul, torch.mm, operator.matmul, "matmul", "mm", "__matmul__")
+_PRODUCTS = (torch.matmul, torch.mm, torch.bmm, operator.matmul, "matmul", "mm", "bmm", "__matmul__")
 _TRANSPOSED = (torch.t, torch.transpose, torch.swapaxes, "t", "transpose", "swapaxes")
 _PERMUTED = (torch.permute, "permute")
+_DIAGONALS = (torch.diag, torch.diag_embed, "diag", "diag_embed")
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,13 @@ class Layer:
     Attributes:
         node: whose value it is.
         given: whose value it takes.
-        path: of the module; of a product, of the parameter.
-        is_product: whether it is a product with a parameter, as `x @ self.weight.T` and `F.linear` are.
-        is_transposed: whether a product's parameter is transposed, as a linear layer's is.
+        path: of the module; of a product, of the parameter, or the name of the other input.
+        is_product: whether it is a product with a parameter, as `x @ self.weight.T` and `F.linear` are, or two inputs'.
+        is_transposed: whether a product's parameter is transposed, as a linear layer's is, or its second input.
         bias: the path of what it adds; None where it adds nothing.
         operations: how much arithmetic it is, to compare layers by.
+        is_turned: whether the first of two inputs is transposed.
+        is_of_inputs: whether the path is the name of another input.
     """
 
     node: fx.Node
@@ -41,6 +44,8 @@ class Layer:
     is_transposed: bool
     bias: str | None
     operations: int
+    is_turned: bool = False
+    is_of_inputs: bool = False
 
     def as_product(self) -> Layer:
         """The same as a product, which may be of any argument; a module takes the first one."""
@@ -48,7 +53,9 @@ class Layer:
 
     def text(self, argument: str) -> str:
         """Return the text of a block's `layer`, where this argument of `forward` goes into it."""
-        return f"{argument} @ {self.path}{'.T' if self.is_transposed else ''}" if self.is_product else self.path
+        if not self.is_product:
+            return self.path
+        return f"{argument}{'.T' if self.is_turned else ''} @ {self.path}{'.T' if self.is_transposed else ''}"
 
 
 def layers(traced: Traced, block: str) -> list[Layer]:
@@ -58,7 +65,7 @@ def layers(traced: Traced, block: str) -> list[Layer]:
     for node in traced.graph.nodes:
         layer = _module(traced, node, block) or (_product(node) if block == "linear" else None)
         made = shape_of(node)
-        if layer is not None and made is not None and len(made) == _DIMENSIONS[block]:
+        if layer is not None and made is not None and (layer.is_of_inputs or len(made) == _DIMENSIONS[block]):
             found.append(layer)
     return sorted(found, key=lambda layer: layer.operations, reverse=True)
 
@@ -86,8 +93,12 @@ def _product(node: fx.Node) -> Layer | None:
         is_transposed = not is_transposed  # it multiplies by the transposed weight
     elif node.target in _PRODUCTS and not node.kwargs:
         weight, is_transposed = _straight(weight)
+    elif node.target is torch.einsum:
+        return _of_inputs(node, *_contracted(node))
     else:
         return None
+    if isinstance(weight, fx.Node) and weight.op == "placeholder":
+        return _of_inputs(node, given, False, weight, is_transposed) if bias is None else None
     made, path = shape_of(node), _path_of(weight)
     if path is None or made is None or not isinstance(given, fx.Node) or not isinstance(weight, fx.Node):
         return None
@@ -96,6 +107,48 @@ def _product(node: fx.Node) -> Layer | None:
         return None
     assert shapes[0] is not None
     return Layer(node, given, path, True, is_transposed, _path_of(bias), made.numel() * shapes[0][1])
+
+
+def _of_inputs(node: fx.Node, x: object, is_turned: bool, weight: object, is_transposed: bool) -> Layer | None:
+    """The product of two matrices, or of stacks of them, of which the second is an input; they may be transposed."""
+    (x, turns), (weight, transposes) = _straight(x), _straight(weight)
+    made, shapes = shape_of(node), (shape_of(x), shape_of(weight))
+    if not isinstance(x, fx.Node) or not isinstance(weight, fx.Node) or weight.op != "placeholder" or made is None:
+        return None
+    if x.op == "get_attr" or called_diagonal(x) or any(shape is None or len(shape) < 2 for shape in shapes):
+        return None
+    is_turned, is_transposed = is_turned != turns, is_transposed != transposes
+    assert shapes[0] is not None
+    operations = made.numel() * shapes[0][-2 if is_turned else -1]
+    return Layer(node, x, weight.name, True, is_transposed, None, operations, is_turned, True)
+
+
+def called_diagonal(node: object) -> bool:
+    """Whether a node makes a diagonal matrix of a vector."""
+    return isinstance(node, fx.Node) and node.target in _DIAGONALS and len(node.args) == 1 and not node.kwargs
+
+
+def _contracted(node: fx.Node) -> tuple[object, bool, object, bool]:
+    """Return the operands of an einsum that is torch.matmul's product, and which are transposed; else none."""
+    equation, *operands = node.args
+    sides, _, made = str(equation).replace(" ", "").partition("->")
+    names = sides.split(",")
+    if made.isalpha() and len(names) == len(operands) == 2 and all(len({*name}) == len(name) for name in names):
+        for x, weight in ((0, 1), (1, 0)):
+            shared = [letter for letter in names[x] if letter in names[weight]]
+            stack = "".join(letter for letter in shared if letter in made)
+            summed = "".join(letter for letter in shared if letter not in made)
+            rows = "".join(letter for letter in names[x] if letter not in shared)
+            columns = "".join(letter for letter in names[weight] if letter not in shared)
+            if len(summed) != 1 or len(columns) != 1 or not rows or (stack and len(rows) > 1):
+                continue
+            is_turned = names[x] == stack + summed + rows and len(rows) == 1
+            is_transposed = names[weight] == stack + columns + summed
+            known = names[x] == stack + rows + summed or is_turned
+            known = known and (is_transposed or names[weight] == stack + summed + columns)
+            if known and made == stack + rows + columns:
+                return operands[x], is_turned, operands[weight], is_transposed
+    return None, False, None, False
 
 
 def _straight(weight: object) -> tuple[object, bool]:
@@ -107,20 +160,24 @@ def _straight(weight: object) -> tuple[object, bool]:
 
 
 def _swaps(node: fx.Node) -> bool | None:
-    """Whether the two dimensions of a matrix change places; None where something else becomes of it."""
+    """Whether the last two dimensions of matrices change places; None where something else becomes of them."""
     given = node.args[0] if node.args else None
     before, after = shape_of(given), shape_of(node)
-    if before is None or after is None or len(before) != 2 or len(after) != 2:
+    if before is None or after is None or len(before) < 2 or len(after) != len(before):
         return None
+    last = [len(before) - 2, len(before) - 1]
     if node.target is getattr:
-        return True if node.args[1] in ("T", "mT") else None
+        return True if node.args[1] == "mT" or (node.args[1] == "T" and last == [0, 1]) else None
     if node.target not in (*_TRANSPOSED, *_PERMUTED):
         return None
     order: list[object] = []
     for one in (*node.args[1:], *node.kwargs.values()):
         order += one if isinstance(one, list | tuple) else [one]
-    first, *others = [one % 2 for one in order if isinstance(one, int)] or [0, 1]
-    return first == 1 if node.target in _PERMUTED else [first] != others
+    wanted = [one % len(before) for one in order if isinstance(one, int)] or [0, 1]
+    if node.target in _PERMUTED:
+        wanted = [place for at, place in enumerate(wanted) if at in last or place != at]
+        return None if sorted(wanted) != last else wanted != last
+    return None if not {*wanted} <= {*last} else wanted[0] != wanted[1]
 
 
 def _path_of(node: object) -> str | None:

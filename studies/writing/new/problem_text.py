@@ -47,7 +47,7 @@ class ProblemText:
         layers: attributes of the model, a line each; those that `forward` reads and this has not are constants.
         defaults: parameters of the model beside constants, with their defaults.
         forward: lines of Python, of which the last is the value.
-        arguments: of `forward`.
+        arguments: of `forward`; tensors, where a type does not say otherwise.
         inputs: what `get_inputs` returns; of no text one tensor of uniform numbers.
     """
 
@@ -82,7 +82,7 @@ class ProblemText:
             title=self.title,
             parameters=", ".join(["self", *taken]),
             attributes="\n".join(f"        self.{name} = {value}" for name, value in attributes),
-            arguments=", ".join(f"{name}: torch.Tensor" for name in self.arguments.split(", ")),
+            arguments=", ".join(one if ":" in one else f"{one}: torch.Tensor" for one in self.arguments.split(", ")),
             forward="\n".join(f"        {line}" for line in (*statements, f"return {value}")),
             constants="\n".join(f"{name} = {value}" for name, value in self.constants.items()),
             inputs=self.inputs or f"torch.rand({', '.join(self.x)})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from string import Formatter
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from tunebench.studies.writing.new.layers import called_diagonal
 from tunebench.studies.writing.new.named_numbers import NamedInteger, NamedNumber
 from tunebench.studies.writing.new.operations import (
     BINARY,
@@ -146,7 +148,16 @@ class Translator:
         return " ".join([*statements, f"return {result.text};"]) if statements else result.text
 
     def _outside(self, node: fx.Node) -> Value:
-        """A parameter, a buffer, or an argument of `forward`."""
+        """A parameter, a buffer, an argument of `forward`, or what none of the anchor's values is needed for."""
+        if self._anchor in ancestors(node) or node is self._anchor:
+            raise UntranslatedError(f"a value of {called(node, self._traced.model)}")
+        given = _widened(node) or node
+        if given.op in ("placeholder", "get_attr"):
+            return self._tensor(given, shape_of(node))
+        return self._computed(node)
+
+    def _tensor(self, node: fx.Node, shape: torch.Size | None) -> Value:
+        """A parameter, a buffer, or an argument of `forward`, in a shape that dimensions of one element give it."""
         if node in self._taken:
             into = called(self._anchor, self._traced.model)
             raise UntranslatedError(f"'{node.name}', which goes into {into} or stands in the place of what does")
@@ -156,22 +167,17 @@ class Translator:
             if isinstance(given, int | float):
                 return Value(self.operands.argument("scalars", node.name), Reach.NUMBER)
             if isinstance(given, torch.Tensor) and given.dtype == dtype_of(self._anchor):
-                if self._whole and given.shape == self.shape:
-                    return Value(node.name)
-                return self._broadcast(node.name, given.shape)
+                is_whole = self._whole and given.shape == self.shape
+                return Value(node.name) if is_whole else self._broadcast(node.name, shape or given.shape)
             raise UntranslatedError(f"the argument '{node.name}'")
-        if node.op == "get_attr":
-            tensor = attribute_of(self._traced.model, str(node.target))
-            if not isinstance(tensor, torch.Tensor):
-                raise UntranslatedError(f"'{node.target}'")
-            if (number := number_of(tensor)) is not None:
-                return self.operands.number(number)
-            if tensor.dtype != dtype_of(self._anchor):
-                raise UntranslatedError(f"'{node.target}', which is {_told(tensor.dtype)}")
-            return self._broadcast(str(node.target), tensor.shape)
-        if self._anchor in ancestors(node) or node is self._anchor:
-            raise UntranslatedError(f"a value of {called(node, self._traced.model)}")
-        return self._computed(node)
+        tensor = attribute_of(self._traced.model, str(node.target))
+        if not isinstance(tensor, torch.Tensor):
+            raise UntranslatedError(f"'{node.target}'")
+        if (number := number_of(tensor)) is not None:
+            return self.operands.number(number)
+        if tensor.dtype != dtype_of(self._anchor):
+            raise UntranslatedError(f"'{node.target}', which is {_told(tensor.dtype)}")
+        return self._broadcast(str(node.target), shape or tensor.shape)
 
     def _broadcast(self, path: str, shape: torch.Size) -> Value:
         """A tensor that is broadcast along the elements.
@@ -197,6 +203,8 @@ class Translator:
             return self._same(node, name)
         if name in BINARY:
             return self._binary(name, arguments, named)
+        if name in ("matmul", "mm") and not named:
+            return self._diagonal(name, *arguments)
         if name in EXTREMES:
             return self._extreme(name, arguments, named)
         return self._operation(name, arguments, named)
@@ -277,6 +285,19 @@ class Translator:
         behind = binds + 1 if sign in "-/" else binds
         return Value(f"{left.within(binds)} {sign} {right.within(behind)}", reach, binds)
 
+    def _diagonal(self, name: str, left: Any, right: Any) -> Value:
+        """A product with a diagonal matrix: its rows, or its columns, times numbers."""
+        for one, other, is_left in ((left, right, True), (right, left, False)):
+            vector = one.args[0] if called_diagonal(one) else None
+            size = shape_of(vector)
+            if not isinstance(vector, fx.Node) or vector.op not in ("placeholder", "get_attr") or size is None:
+                continue
+            if len(size) == 1 and len(self.shape) == 2 and shape_of(other) == self.shape:
+                factor = self._tensor(vector, torch.Size((size[0], 1)) if is_left else size)
+                texts = (factor, self.value(other)) if is_left else (self.value(other), factor)
+                return Value(" * ".join(text.within(PRODUCT) for text in texts), Reach.ELEMENT, PRODUCT)
+        raise UntranslatedError(name)
+
     def _multiplied(self, value: Value, factor: Any) -> Value:
         if is_default(factor, 1):
             return value
@@ -305,6 +326,16 @@ class Translator:
         if type(exponent) in (int, float) and exponent == 3 and x.text.isidentifier():
             return Value(f"{x.text} * {x.text} * {x.text}", x.reach, PRODUCT)
         return Value(f"pow({x.text}, {power.text})", reach_of(x, power))
+
+
+def _widened(node: fx.Node) -> fx.Node | None:
+    """The value that a node gives dimensions of one element, and nothing else; None of any other node."""
+    given, index = [*node.args, None, None][:2]
+    if not isinstance(given, fx.Node):
+        return None
+    if node.target is operator.getitem and isinstance(index, tuple):
+        return given if all(one in (None, slice(None)) for one in index) else None
+    return given if node.target in (torch.unsqueeze, "unsqueeze") else None
 
 
 def is_known(target: object) -> bool:

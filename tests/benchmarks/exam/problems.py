@@ -18,10 +18,11 @@ CLASSES = {
     "rows": "row reductions and norms",
     "pointwise": "pointwise",
     "convolution": "convolution, pointwise behind it",
+    "product": "product of two inputs",
 }
 """The classes, with what their problems are."""
 
-FIRST = {"linear": 13, "linear_rows": 10, "rows": 10, "pointwise": 10, "convolution": 5}
+FIRST = {"linear": 13, "linear_rows": 10, "rows": 10, "pointwise": 10, "convolution": 5, "product": 16}
 """How many of each class come first, one of each in turn."""
 
 MOST_ELEMENTS = 2**30
@@ -31,7 +32,6 @@ evaluation is at its own sizes."""
 
 SMALL = {
     "batch_size": 12,
-    "dim": 200,
     "in_features": 48,
     "input_size": 48,
     "out_features": 64,
@@ -44,6 +44,12 @@ SMALL = {
     "dim2": 11,
     "in_channels": 5,
     "out_channels": 7,
+    "rows": 33,
+    "columns": 21,
+    "depth": 40,
+    "side": 29,
+    "images": 2,
+    "dim": 200,
     "height": 10,
     "width": 10,
 }

@@ -12,6 +12,7 @@ from test_rows import LOGSUMEXP, LOGSUMEXP_BLOCK, SOFTMAX, SOFTMAX_BLOCK
 
 from tunebench.kernels.runtime.shipped import ShippedResult
 from tunebench.studies.writing.export.write import Evidence, file_text, layout_of
+from tunebench.tuner.build import Within
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.kernel import Mode
@@ -43,3 +44,32 @@ def test_its_host_code_runs_the_kernel(
     x, made = torch.randn(6, 2048), context["ModelNew"]()
     with torch.no_grad():
         assert torch.allclose(made.tuned_forward(plan, x), made.reference_forward(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("product", ["fp32", "parts", "stream"])
+def test_the_host_code_of_two_inputs_runs_the_kernel(
+    product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = "def forward(self, x, y):\n    return F.relu(x.mT @ y)"
+    factory = load(tmp_path / "inputs.py", "blocks.Linear", forward, 'layer = "x.T @ y"\nfunction = "relu(value)"')
+    text = (tmp_path / "inputs.py").read_text(encoding="utf-8")
+    drawn = "torch.randn(40, 12), torch.randn(40, 9)"
+    (tmp_path / "inputs.py").write_text(text.replace("torch.randn(6, 33)", drawn), encoding="utf-8")
+    kernel = factory.kernel
+    layout = layout_of(factory, kernel.reference(), Mode.EVAL)
+    assert layout.problem is not None
+    configuration = kernel.space.choose({"product": product}, layout.problem, CPU)
+    result = ShippedResult(dict(layout.problem.axes), "float32", {}, dict(configuration), {}, 1.0, None, {})
+    text = file_text(factory, Evidence(result, "a card", "sm_90", "trial 1", kernel.digest), layout)
+    assert "design" not in text and "Kernel.declare" not in text
+    context: dict[str, Any] = {}
+    exec((tmp_path / "inputs.py").read_text(encoding="utf-8").split("class ModelNew")[0], context)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    exec(text, context)
+    context["Within"] = Within  # the plan is not the file's own
+    plan = build_plan(kernel, configuration, layout.problem, CPU, compiler_for(CPU))
+    (x, y), made = kernel.reference().get_inputs(), context["ModelNew"]()
+    with torch.no_grad():
+        found, wanted = made.tuned_forward(plan, x, y), made.reference_forward(x, y)
+    assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-3)

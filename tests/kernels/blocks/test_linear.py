@@ -29,7 +29,7 @@ def __init__(self, features=12):
 def forward(self, x):
     return {body}
 """
-FUSED = ("batch_norm_softmax", "group_norm_hardtanh", "residual_batch_norm", "swish_scale")
+FUSED = ("batch_norm_softmax", "group_norm_hardtanh", "inputs_gelu", "residual_batch_norm", "swish_scale")
 FORMS = {
     "softmax": "F.softmax({}, 1)",
     "log_softmax": "F.log_softmax({}, 1)",

@@ -23,6 +23,7 @@ SAMPLE = [one for one in PROBLEMS if one.name == OF_THEMSELVES] + random.Random(
 
 
 BLOCKS = {"linear": "Linear", "linear_rows": "Linear", "rows": "Rows", "pointwise": "Pointwise", "convolution": "Conv"}
+BLOCKS["product"] = "Linear"
 
 
 @pytest.mark.parametrize("problem", slow_but(PROBLEMS[::24], PROBLEMS), ids=lambda one: one.name)

@@ -355,6 +355,85 @@ def test_a_product_of_another_kind_stays_torchs(forward: str, tmp_path: Path) ->
     assert core.block == "Pointwise" and core.left
 
 
+OF_INPUTS = {
+    "a function": ("return torch.matmul(x, y)", "x @ y", [(6, 7), (7, 5)]),
+    "an operator": ("return x.T @ y", "x.T @ y", [(7, 6), (7, 5)]),
+    "transposed by a method": ("return torch.mm(x, y.t())", "x @ y.T", [(6, 7), (5, 7)]),
+    "both transposed": ("return x.transpose(0, 1).matmul(y.mT)", "x.T @ y.T", [(7, 6), (5, 7)]),
+    "a batch, the other way about": ("return torch.bmm(y, x)", "y @ x", [(2, 7, 5), (2, 6, 7)]),
+    "a batch that is permuted": ("return y.permute(0, 2, 1) @ x", "y.T @ x", [(2, 7, 5), (2, 7, 6)]),
+    "a linear function": ("return nn.functional.linear(x, y)", "x @ y.T", [(3, 6, 7), (5, 7)]),
+    "a contraction of four dimensions": (
+        "return torch.einsum('bijl,lk->bijk', x, y)",
+        "x @ y",
+        [(2, 3, 6, 7), (7, 5)],
+    ),
+    "a contraction whose second comes first": ("return torch.einsum('nk,mk->mn', x, y)", "y @ x.T", [(6, 7), (5, 7)]),
+    "a contraction whose columns come first": (
+        "return torch.einsum('ij,jk->ki', x, y)",
+        "y.T @ x.T",
+        [(6, 7), (7, 5)],
+    ),
+    "a contraction in a batch": ("return torch.einsum('bkm, bkn -> bmn', x, y)", "x.T @ y", [(2, 7, 6), (2, 7, 5)]),
+    "a contraction of transposed ones": ("return torch.einsum('km,kn->mn', x.T, y)", "x @ y", [(6, 7), (7, 5)]),
+    "an input with itself": ("return x @ x.T + y", "x @ x.T", [(5, 7), (5, 5)]),
+}
+
+
+@pytest.mark.parametrize(("forward", "layer", "shapes"), OF_INPUTS.values(), ids=OF_INPUTS)
+def test_a_product_of_two_inputs_is_a_layer(
+    forward: str, layer: str, shapes: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    inputs = ", ".join(f"torch.randn{shape}" for shape in shapes)
+    file = problem(tmp_path, forward, arguments="x, y", inputs=inputs)
+    core = drafted(file)
+    assert (core.block, dict(core.attributes)["layer"], core.left) == ("Linear", layer, ())
+    assert_served(file, *load_reference(file).get_inputs())
+
+
+def test_triangles_and_functions_behind_a_product_of_two_inputs(tmp_path: Path) -> None:
+    file = problem(tmp_path, "return torch.triu(x @ y) * self.slope", arguments="x, y", inputs="*torch.randn(2, 9, 9)")
+    assert dict(drafted(file).attributes) == {
+        "layer": "x @ y",
+        "triangle": "upper",
+        "function": "value * slope",
+        "scalars": ("slope",),
+    }
+    assert_served(file, *load_reference(file).get_inputs())
+    file = problem(tmp_path, "return torch.tril(x @ y, 1) * 2", arguments="x, y", inputs="*torch.randn(2, 9, 9)")
+    assert "tril" in drafted(file).left  # of another diagonal
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "return x @ (y * 2)",  # the second is no input
+        "return (x * 2) @ x",  # the first stands in the second's place
+        "return torch.einsum('ij,kj->ikj', x, y)",  # nothing is added up
+        "return torch.matmul(x, y[0])",
+    ],
+)
+def test_a_product_that_is_none_of_two_inputs(forward: str, tmp_path: Path) -> None:
+    file = problem(tmp_path, forward, arguments="x, y", inputs="*torch.randn(2, 9, 9)")
+    assert "Linear" not in [core.block for core in draft(trace(load_reference(file)), None).cores]
+
+
+DIAGONALS = {
+    "a dimension more": ("return x.unsqueeze(1) * y", "x * y", "per_row"),
+    "an index": ("return y * x[:, None]", "y * x", "per_row"),
+    "a matrix in front": ("return torch.diag(x) @ y", "x * y", "per_row"),
+    "a matrix behind": ("return torch.matmul(y, torch.diag(x))", "y * x", "per_feature"),
+}
+
+
+@pytest.mark.parametrize(("forward", "function", "kind"), DIAGONALS.values(), ids=DIAGONALS)
+def test_a_diagonal_is_a_vector(forward: str, function: str, kind: str, tmp_path: Path) -> None:
+    file = problem(tmp_path, forward, arguments="x, y", inputs="torch.randn(6), torch.randn(6, 6)")
+    core = drafted(file)
+    assert (core.block, dict(core.attributes), core.left) == ("Pointwise", {"function": function, kind: ("x",)}, ())
+    assert_served(file, *load_reference(file).get_inputs())
+
+
 ELSEWHERE = {
     "a layer of the second argument": (
         "return torch.relu(self.l(x)) * s",
