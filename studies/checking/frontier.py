@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf, isfinite
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,7 @@ from tunebench.tuner.settings import Setting, under
 from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.evaluate import Leaders, Subject
 from tunebench.tuner.timing.measure import Control, clocks_for, measure_steadily, pick_clock
+from tunebench.tuner.users_code import described
 
 _KERNEL = str(Path(__file__).with_name("plain_product.py"))
 _SIZE = re.compile(r"([1-9]\d{0,8})x([1-9]\d{0,8})x([1-9]\d{0,8})", re.ASCII)
@@ -101,7 +103,11 @@ class Frontier:
     @property
     def best(self) -> list[Point]:
         """The Pareto frontier: nothing is as fast and as exact as one of these, and better in one of them."""
-        costs = [(one, (time.median_ms, wrong.rms)) for one, time, wrong in self.timed if not one.message]
+        costs = [
+            (one, (time.median_ms, wrong.rms))
+            for one, time, wrong in self.timed
+            if not one.message and isfinite(wrong.rms)
+        ]
 
         def is_beaten(mine: tuple[float, float]) -> bool:
             return any(its != mine and its[0] <= mine[0] and its[1] <= mine[1] for _, its in costs)
@@ -180,7 +186,7 @@ def frontier(size: str, asked: FrontierRequest, tell: Callable[[str], None] = la
         torchs, ours = run_isolated(CASE_SECONDS, _measure, sizes, asked, answers)
     measured = iter(ours)
     points = [*torchs, *(_point(*one, measured) for one in found.values())]
-    points.sort(key=lambda one: one.measurement.median_ms if one.measurement else float("inf"))
+    points.sort(key=lambda one: one.measurement.median_ms if one.measurement else inf)
     resolved = studies[0][1]
     environment = current_environment(device, resolved.compiler.version())
     return Frontier(_problem(resolved, asked.mode), device, environment, points)
@@ -297,10 +303,12 @@ def _measure(
                 answered = zip(draws, map(product, inputs), strict=True)
                 errors = [Wrong.of(one.errors_of(answer)) for case, answer in answered for one in case.output.values()]
                 measurement, _ = measure_steadily(call, pick_clock(clocks, [call]), control)
-                is_strict = torch.equal(product(inputs[0]), strict)
+                is_strict = name in _LOWER and torch.equal(product(inputs[0]), strict)
+        except UserError as error:
+            return Point(name, message=str(error))
         except (LaunchError, RuntimeError) as error:
-            return Point(name, message=str(error).splitlines()[0])
-        message = "this device has none: its answers are strict fp32's" if name in _LOWER and is_strict else ""
+            return Point(name, message=described(error))
+        message = "this device has none: its answers are strict fp32's" if is_strict else ""
         return Point(name, measurement, Wrong.together(errors), message=message)
 
     def ours(accuracy: Accuracy, configuration: Configuration) -> Point:
@@ -327,16 +335,16 @@ def _emulation(device: Device) -> Iterator[None]:
     """Let cuBLAS make products of fp32 from bf16, where this torch has a setting for it (pytorch/pytorch#195301).
 
     Raises:
-        RuntimeError: it has none.
+        UserError: it has none.
     """
     if device.kind is not DeviceKind.CUDA:
-        raise RuntimeError("cuBLAS is for GPUs")
+        raise UserError("cuBLAS is for GPUs")
     products = torch.backends.cuda.matmul
     before = products.fp32_precision
     try:
         products.fp32_precision = "bfx9"
     except RuntimeError as error:
-        raise RuntimeError(f"torch {torch.__version__} has no setting for it") from error
+        raise UserError(f"torch {torch.__version__} has no setting for it") from error
     try:
         yield
     finally:

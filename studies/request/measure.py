@@ -64,7 +64,7 @@ class FrontierRequest:
     trials: Annotated[int, Field(ge=1, le=LARGEST)] = 4
     """Configurations tried of each class of them that rounds alike. Default: 4."""
     seconds: Annotated[float, Field(ge=0.1, le=LONGEST)] = 300.0
-    """Seconds of trying configurations, of all classes together; the fastest are then timed once more. Default: 300."""
+    """Begin no configuration of any class after so many seconds; the fastest are then timed once more. Default: 300."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
