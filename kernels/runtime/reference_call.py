@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -151,7 +152,8 @@ def describe_reference(module: Any, inputs: Sequence[Any]) -> ReferenceCall:
         copy_as_it_lies(one).requires_grad_(one.requires_grad) if isinstance(one, torch.Tensor) else one
         for one in inputs
     ]
-    with random_state_kept(device):
+    nothing_saved = saved_tensors_hooks(lambda _: None, lambda nothing: nothing)  # nobody goes backward
+    with random_state_kept(device), nothing_saved:
         return watch_reference(replica(module), copies)[1]
 
 

@@ -145,3 +145,23 @@ def test_a_thread_stays_on_its_cores_and_has_all_of_them_again() -> None:
         with kept_to(()):
             assert os.sched_getaffinity(0) == {min(before)}
     assert os.sched_getaffinity(0) == before
+
+
+def test_who_times_nothing_shares_a_device_with_others_that_time_nothing() -> None:
+    said: list[str] = []
+    first, second, alone = (DeviceLock("GPU-1", "a study") for _ in range(3))
+    first.take(said.append, shared=True)
+    second.take(said.append, shared=True)
+    waits, taken = threading.Event(), threading.Event()
+
+    def take() -> None:
+        alone.take(lambda _: waits.set())
+        taken.set()
+
+    threading.Thread(target=take, daemon=True).start()
+    assert waits.wait(60)
+    first.release()
+    assert not taken.is_set() and said == []
+    second.release()
+    assert taken.wait(60)
+    alone.release()

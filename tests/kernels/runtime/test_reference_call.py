@@ -136,6 +136,31 @@ def test_first_calls_do_without_the_compiler_of_pytorch() -> None:
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
+DESCRIBED = """
+import sys, torch
+from tunebench.kernels.runtime.reference_call import describe_reference, trace_reference
+from tunebench.kernels.runtime.registry import load_model
+factory, place = load_model("gemm_scale_bn"), torch.device("cpu")
+reference = factory.kernel.reference({"batch_size": 4, "in_features": 8, "out_features": 8})
+module = reference.make_model(0, place, factory).train()
+inputs = [one.requires_grad_() for one in reference.make_inputs(1, place)]
+before, drawn = {name: one.clone() for name, one in module.state_dict().items()}, torch.get_rng_state()
+run = describe_reference(module, inputs)
+print("torch._dynamo" in sys.modules)
+print(torch.equal(drawn, torch.get_rng_state()), inputs[0].grad_fn)
+print(all(torch.equal(one, before[name]) for name, one in module.state_dict().items()))
+traced = trace_reference(module, inputs)
+print(run.operations == traced.operations, run.settings == traced.settings, run.written == traced.written, run.obstacle)
+print(run.differentiable, traced.differentiable)
+"""
+
+
+def test_a_call_is_described_by_running_it_on_copies_where_tracing_takes_an_import() -> None:
+    done = subprocess.run([sys.executable, "-c", DESCRIBED], capture_output=True, text=True, timeout=120, check=False)
+    expected = ["False", "True None", "True", "True True True ", "(True,) None"]
+    assert (done.returncode, done.stdout.splitlines()) == (0, expected), done.stderr
+
+
 def test_how_a_tensor_lies_in_memory_makes_no_other_call() -> None:
     module = Calling(nn.Identity(), lambda _, x: x.reshape(-1).relu())
     dense, turned = torch.empty(8, 4), torch.empty(4, 8).T

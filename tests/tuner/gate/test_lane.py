@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -81,6 +82,24 @@ def test_what_a_lane_cannot_run_is_run_in_line() -> None:
     log = StageLog()
     with closing(Lane(make)) as lane:
         run_battery(_answers(), _contender(_WrongInFloat64), log, Depth.FINALIST, keep_going=True, lane=lane)
+    stages = log.verdict(0.0).stages
+    assert [stage.name for stage in stages] == [step.name for step in STEPS if step.depth is Depth.FINALIST]
+    assert [stage.name for stage in stages if not stage.passed] == ["dtypes"]
+
+
+def test_what_a_lane_has_not_begun_is_run_by_who_is_free() -> None:
+    waiting = threading.Event()
+
+    def make() -> tuple[Answers, Contender]:
+        assert waiting.wait(60)
+        return _answers(), _contender()
+
+    log = StageLog()
+    with closing(Lane(make)) as lane:
+        try:
+            run_battery(_answers(), _contender(_WrongInFloat64), log, Depth.FINALIST, keep_going=True, lane=lane)
+        finally:
+            waiting.set()
     stages = log.verdict(0.0).stages
     assert [stage.name for stage in stages] == [step.name for step in STEPS if step.depth is Depth.FINALIST]
     assert [stage.name for stage in stages if not stage.passed] == ["dtypes"]

@@ -3,7 +3,9 @@
 Nothing here depends on how fast anything is.
 """
 
+import math
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -437,3 +439,52 @@ def test_what_hangs_takes_no_more_than_its_share_of_a_study(write_kernel: WriteK
     restart = sum(evaluator.prepared.values())
     assert outcome.trials == 1 and outcome.comparison is not None
     assert outcome.seconds + restart <= 10.0 + SLACK_SECONDS
+
+
+class Watched(TableEvaluator):
+    """A table whose finalists are watched by a sanitizer, which waits until the last check has begun."""
+
+    def __init__(self, *table: Any, checking: threading.Event, is_late: bool, wins: Configuration | None) -> None:
+        super().__init__(*table)
+        self.checking, self.is_late, self.wins = checking, is_late, wins
+
+    def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
+        assert self.checking.wait(60), "the last check waits for the sanitizer"
+        if self.is_late:
+            raise OutOfTimeError("memcheck was not over in time")
+        return super().sanitize(finalists, seconds)
+
+    def compare(
+        self,
+        finalists: Sequence[Finalist],
+        default: Finalist | None,
+        leader: Configuration,
+        limits: Limits = NO_LIMITS,
+    ) -> Comparison:
+        return super().compare(finalists, default, self.wins or leader, limits)
+
+
+@pytest.mark.parametrize(("is_late", "another_wins"), [(False, False), (True, False), (False, True)])
+def test_who_leads_is_checked_beside_the_sanitizer_and_another_winner_afterwards(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, is_late: bool, another_wins: bool
+) -> None:
+    monkeypatch.setattr(StudyRun, "_sanitizes", True)
+    factory, log, checking, checked = write_kernel(), MemoryLog(), threading.Event(), list[Configuration]()
+    space = factory.kernel.space.enumerate(PROBLEM, CPU)
+    times = {one: 1 + number * 7 % 33 / 33 for number, one in enumerate(space)}
+    best, second, *_ = sorted(times, key=lambda one: times[one])
+
+    def confirm(finalist: Finalist) -> Stage:
+        checked.append(finalist.configuration)
+        checking.set()
+        return Stage("boundary", True, 0.0, "right across the boundary")
+
+    wins = second if another_wins else None
+    steps = [step.name for step in ALL]
+    evaluator = Watched(times.__getitem__, PROBLEM, steps, checking=checking, is_late=is_late, wins=wins)
+    executor = LocalExecutor(factory.kernel, [evaluator], AtOnce())
+    outcome = StudyRun(executor, space, make_sampler("exhaustive", space, 3), log, confirm=confirm).run(Budget(1000))
+    assert outcome.comparison is not None and outcome.comparison.best == (wins or best)
+    assert checked == [best, second][: 1 + another_wins]
+    assert outcome.confirmed == "right across the boundary"
+    assert outcome.unasked == (("compute-sanitizer on the finalists",) if is_late else ())
