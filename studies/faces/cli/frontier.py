@@ -117,5 +117,5 @@ def _figure(found: Frontier) -> Figure:
     x = {"title": "RMS error, of the output's size", **errors.axis()}
     plot = new_plot(560, traces, x, {"title": "time, ms", **times.axis()})
     words = "; ".join(f"{one.product} {ms:.4g} ms, RMS error {rms:.2e}" for one, ms, rms in drawn if one in found.best)
-    caption = f"{found.problem} on {found.device}. For every other contender, something on the frontier is as fast and as exact."
+    caption = f"{found.problem} on {found.device}. Of whatever else contends, the frontier has an equal or a better."
     return Figure("frontier", plot, f"The frontier: {words}.", caption, zoomable=True)
