@@ -145,10 +145,12 @@ def _tune_mode(
     ahead: Future[Executor] | None,
 ) -> StudyReport:
     request, kernel = resolved.request, resolved.kernel
+    started = time.perf_counter()
     with account.phase(Activity.WORKER):
         executor = make_executor(resolved, mode) if ahead is None else ahead.result()
-    if ahead is None:  # else they went by while the command got ready
-        account.move(Activity.WORKER, executor.first.prepared)
+    waited, prepared = time.perf_counter() - started, executor.first.prepared
+    share = min(1.0, waited / (sum(prepared.values()) or 1.0))  # the rest went by while the command got ready
+    account.move(Activity.WORKER, {part: share * seconds for part, seconds in prepared.items()})
     device, problem, slots = executor.device, executor.problem, executor.slots
     try:
         if resolved.expected not in (None, problem, problem.named):
