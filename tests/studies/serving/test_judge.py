@@ -194,7 +194,7 @@ def test_verdicts_on_files(server: JudgeServer, tmp_path: Path) -> None:
             lambda text: judged(server, file=text, sizes={"ROWS": 8}, seed=7, timing=True), (RIGHT, WRONG)
         )
     for (status, verdict), text in ((right, RIGHT), (wrong, WRONG)):
-        assert status == 200 and tunebench.verify_verdict(verdict, tmp_path / "key")
+        assert status == 200 and tunebench.verify_verdict(verdict, tmp_path / "key"), verdict
         assert asked(server, "POST", "/verify", json.dumps(verdict).encode())[1] == {"verified": True}
         assert verdict["asked"] == {"device": "cpu", "sizes": {"ROWS": 8}, "seed": 7} and verdict["box"]
         assert verdict["seed"] == 7
@@ -224,7 +224,7 @@ def test_a_check_that_takes_longer_than_the_server_allows_is_refused(tmp_path: P
     endless = REFERENCE + forward("while True:\n    pass")
     with tunebench.serve_judge(port=0, key=tmp_path / "key", seconds=20) as server:
         status, verdict = judged(server, file=endless, seconds=500)
-    assert status == 200 and not verdict["passed"] and "still running" in verdict["reason"]
+    assert status == 200 and not verdict["passed"] and "still running" in verdict["reason"], verdict
 
 
 @pytest.mark.slow
