@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[1]
 OBJECTS = {
     "Tune": "tune sweep StudyReport SweepReport Swept",
     "Ask": "best trials misses explain connect Rows BestRow TrialRow MissRow Explanation Database",
-    "Check and compare": "check compare regress serve_judge verify_verdict CheckReport CompareReport RegressReport",
+    "Check and compare": "check compare regress frontier serve_judge verify_verdict CheckReport CompareReport "
+    "RegressReport Frontier",
     "Write and load": "new load export warm bundle NewKernel use_bundle",
     "In programs": "set_policy use_policy set_accuracy use_accuracy Policy save_choices load_choices record_misses",
     "Kernels": "Kernel TunedModule Plan SearchSpace Tunable Constraint Problem Work Within Device Mode ceil_div",

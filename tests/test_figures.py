@@ -31,4 +31,5 @@ def test_the_source_of_a_kernel_that_changed_since_is_named() -> None:
     figures = json.loads(FILE.read_text(encoding="utf-8"))
     kernels = {**figures["kernels"], "gemm_scale_bn": "of another source"}
     page = rendered("<!-- figures: source -->\n<!-- end of figures -->", {**figures, "kernels": kernels})
-    assert "The source has changed since of gemm_scale_bn" in page
+    _, _, named = page.partition("The source has changed since of ")
+    assert "gemm_scale_bn" in named.partition(".")[0]
