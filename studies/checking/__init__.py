@@ -5,5 +5,4 @@ PRELOADED = (
     "tunebench.studies.checking.on_file",
     "tunebench.studies.checking.on_kernel",
 )
-"""The modules that the processes of a check need. Both a file's process and its reference's trace, so that their server
-imports what that takes once for both."""
+"""The modules that the processes of a check need, imported once by the server that they are forked from."""

@@ -45,6 +45,7 @@ from tunebench.tuner.search.warm_start import choose_warm_starts
 from tunebench.tuner.settings import Setting, under
 from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.evaluate import Leaders, Subject
+from tunebench.tuner.study.study import not_built
 from tunebench.tuner.timing.measure import Control, clocks_for, measure_steadily, pick_clock
 from tunebench.tuner.users_code import described
 
@@ -268,8 +269,7 @@ def _try(
                 try:
                     one.results.append(executor.begin(one.candidates[number], build, _QUICK).result())
                 except CompileError as error:
-                    message = f"{error}\n{error.log}"
-                    one.results.append(TrialResult(one.candidates[number], TrialStatus.COMPILE, message=message))
+                    one.results.append(not_built(one.candidates[number], error))
     finally:
         executor.close()
 

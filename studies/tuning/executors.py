@@ -31,7 +31,7 @@ def executor_ahead(resolved: Resolved) -> Future[Executor]:
         except BaseException as error:  # noqa: BLE001 - it is raised where the executor is asked for
             made.set_exception(error)
 
-    threading.Thread(target=make, name="executor", daemon=True).start()
+    threading.Thread(target=make, name="executor", daemon=True).start()  # a command that ends does not wait for it
     return made
 
 

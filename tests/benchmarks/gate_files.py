@@ -275,7 +275,7 @@ def print_table(judged: Iterable[Judged]) -> None:
 
 
 def print_stages(judged: Sequence[Judged]) -> None:
-    """What each stage has found in the wrong files, and what it takes of a right one."""
+    """Print how many wrong files each stage refuses, and the seconds that it takes of a right one."""
     wrong = [one for one in judged if not one.right]
     passed = [one for one in judged if one.right and not one.refused]
     print("| stage | refuses, of " + f"{len(wrong)} wrong files | refuses alone | seconds, median |")

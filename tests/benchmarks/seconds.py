@@ -132,7 +132,7 @@ def written(name: str, folder: Path, device: str) -> str:
 
 
 def kernel_tuner(elements: int) -> Any:
-    """What Kernel Tuner takes for a configuration."""
+    """Return how many configurations Kernel Tuner timed, its seconds for one, and its best time."""
     sent = ["-m", "tests.benchmarks.tuners.scalar_mul_by_kernel_tuner", str(elements), json.dumps(_KERNEL_TUNERS)]
     done = subprocess.run([sys.executable, *sent], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.strip().splitlines()[-1])

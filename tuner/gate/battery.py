@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import torch
@@ -258,12 +258,12 @@ class Lane:
 
 def _inspected(asked: Future[Inspection | None]) -> _Ended | None:
     """Have a call watched as soon as it is known which; None where there is no contender."""
+    wait([asked])
     started = time.perf_counter()
     found: Sequence[str] | StageRefused
     try:
         if (inspection := asked.result()) is None:
             return None
-        started = time.perf_counter()
         found = inspection()
     except StageRefused as refusal:
         found = refusal

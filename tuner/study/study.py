@@ -87,6 +87,12 @@ def told(result: TrialResult) -> str:
     return f"{result.status}: {result.message.splitlines()[0]}"
 
 
+def not_built(configuration: Configuration, error: CompileError) -> TrialResult:
+    """Return the result of a configuration that did not compile."""
+    status = TrialStatus.TIMEOUT if isinstance(error, CompileTimeoutError) else TrialStatus.COMPILE
+    return TrialResult(configuration, status, message=f"{error}\n{error.log}")
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a running study stands.
@@ -443,8 +449,7 @@ class StudyRun:
         try:
             return asked.result()
         except CompileError as error:
-            status = TrialStatus.TIMEOUT if isinstance(error, CompileTimeoutError) else TrialStatus.COMPILE
-            return TrialResult(configuration, status, message=f"{error}\n{error.log}")
+            return not_built(configuration, error)
         except UsersCodeError as error:
             if configuration == self._space[self._space.default]:
                 raise UsersCodeError(f"{error} (in the default configuration: {configuration})") from error
