@@ -166,7 +166,7 @@ class Linear(Block):
     @classmethod
     def _limits_of_inputs(cls) -> tuple[Constraint, ...]:
         """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split."""
-        halves = () if cls.other_at < 0 and not cls.triangle else (split_product.OF_HALVES,)
+        halves = () if cls.other_at < 0 and not cls.triangle else split_product.OF_HALVES
         if cls.other_at < 0:
             return halves
         limits = (*halves, *products.CONSTRAINTS_OF_INPUTS)

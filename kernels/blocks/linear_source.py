@@ -82,6 +82,18 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
 #endif
 }}
 
+extern "C" __global__ void __launch_bounds__(half_stream_threads, half_stream_blocks) TUNEBENCH_CLUSTER(stream_split)
+    half_stream(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, long long rows,
+                long long features, long long depth, const scalar_t* __restrict__ linear_bias,
+                scalar_t* __restrict__ output{parameters}) {{
+#if TUNEBENCH_HOPPER
+    if constexpr (streams_halves) {{
+        half_stream_of_block(x, w, rows, features, depth,
+                             ProductEpilogue<Behind>{{{behind}, linear_bias, output, features, true}});
+    }}
+#endif
+}}
+
 extern "C" __global__ void __launch_bounds__(repair_threads, 1)
     repair_rows(const float* __restrict__ x, const float* __restrict__ w, const int* __restrict__ x_unfit,
                 const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,

@@ -96,7 +96,7 @@ def half_product(plan: Plan, x: torch.Tensor, weight: torch.Tensor, *epilogue: A
         weight: (features, depth), of the same, on the same device.
         epilogue: what the source's `half_product` takes behind the sizes, the output among it.
     """
-    x, weight = _aligned(x), _aligned(weight)
+    x, weight = aligned(x), aligned(weight)
     (rows, depth), features = x.shape, weight.shape[0]
     found = plan.once(_geometry, rows, features, depth)
     operands = (TensorMap(x, found.x), TensorMap(weight, found.weight), rows, features, depth)
@@ -104,7 +104,7 @@ def half_product(plan: Plan, x: torch.Tensor, weight: torch.Tensor, *epilogue: A
     plan.launch("half_product", *operands, *epilogue, **shape, early=bool(plan["early_launches"]))
 
 
-def _aligned(matrix: torch.Tensor) -> torch.Tensor:
+def aligned(matrix: torch.Tensor) -> torch.Tensor:
     """Return the matrix, rows one after the other, at an address that the copy engine takes."""
     matrix = matrix.contiguous()
     return matrix if matrix.data_ptr() % _ALIGNMENT == 0 else matrix.clone()

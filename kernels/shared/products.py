@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.kernels.shared import half_product, parts_product, split_product, stream_product
+from tunebench.kernels.shared import half_product, half_stream, parts_product, split_product, stream_product
 from tunebench.kernels.shared.split_product import InColumns
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
 
-BULK_COPIES = split_product.BULK_COPIES
+BULK_COPIES = (*split_product.BULK_COPIES, "half_stream")
 
 
 def has_passes(product: str) -> bool:
@@ -36,6 +36,7 @@ TUNABLES = (
     *half_product.TUNABLES,
     *parts_product.TUNABLES,
     *stream_product.TUNABLES,
+    *half_stream.TUNABLES,
     Tunable("split_threads", (256, 512, 1024), default=1024, when=_splits),
 )
 CONSTRAINTS = (
@@ -43,6 +44,7 @@ CONSTRAINTS = (
     *half_product.CONSTRAINTS,
     *parts_product.CONSTRAINTS,
     *stream_product.CONSTRAINTS,
+    *half_stream.CONSTRAINTS,
 )
 
 ROUNDING = (
@@ -85,6 +87,9 @@ def own_product(
     Returns:
         the fused product's notes on what it repaired.
     """
+    if half_stream.streams_halves(str(plan["product"]), plan.problem):
+        half_stream.half_stream(plan, x, weight, *epilogue)
+        return None
     if plan["product"] == "stream":
         stream_product.stream_product(plan, model, weight, x, *epilogue)
         return None

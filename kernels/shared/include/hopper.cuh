@@ -96,6 +96,21 @@ __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// Four numbers at the same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ float4 load_remote(const float4* address, u32 block) {
+    float4 value;
+    asm volatile(
+        "{\n"
+        ".reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %4, %5;\n"
+        "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n"
+        "}\n"
+        : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+        : "r"(shared_address(address)), "r"(block)
+        : "memory");
+    return value;
+}
+
 // --- Copies and ordering ------------------------------------------------------------------------------------------
 
 // `bytes` (a multiple of 16, as both addresses) from global memory to the same place in the shared memory of every
