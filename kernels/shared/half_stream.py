@@ -19,6 +19,8 @@ _LINE_BYTES = 128
 _LINE_DEPTH = 64
 _RUN = 8
 _LEAST_ROWS, _LEAST_FEATURES = 8, 64
+_MOST_SUMS = 128 * 128
+"""Limit of the sums of a block: more would take the registers of what normalises them."""
 _BARRIER_BYTES = 16
 
 
@@ -50,6 +52,10 @@ def _features_are_of_warpgroups(stream_features: int, product: str, problem: Pro
     return not streams_halves(product, problem) or stream_features >= _LEAST_FEATURES
 
 
+def _registers_hold_sums(stream_features: int, stream_rows: int, product: str, problem: Problem) -> bool:
+    return not streams_halves(product, problem) or stream_rows * stream_features <= _MOST_SUMS
+
+
 def _shared_bytes(stream_stages: int, stream_rows: int, stream_features: int) -> int:
     return stream_stages * ((stream_rows + stream_features) * _LINE_BYTES + _BARRIER_BYTES)
 
@@ -65,6 +71,7 @@ CONSTRAINTS = (
     Constraint("streams_of_halves_are_finished_in_the_epilogue", _is_finished_at_once),
     Constraint("rows_of_halves_are_streamed_at_once", _rows_are_held),
     Constraint("features_of_halves_are_of_warpgroups", _features_are_of_warpgroups),
+    Constraint("registers_hold_the_sums_of_halves", _registers_hold_sums),
     Constraint("streams_of_halves_fit_shared_memory", _fits_shared_memory),
 )
 

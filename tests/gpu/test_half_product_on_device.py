@@ -1,4 +1,4 @@
-"""The fused product of half types against float64: sizes, tails, addresses, epilogues, and captured graphs."""
+"""Our products of half types, of many rows and of few, against float64: sizes, addresses, epilogues, captured graphs."""
 
 import random
 from collections.abc import Mapping
@@ -24,6 +24,16 @@ GEOMETRIES: Mapping[str, Mapping[str, Value]] = {
     "wide alone": {"product_columns": 256, "product_cluster": 1, "product_stages": 3, "product_band": 4},
     "narrow": {"product_columns": 128, "product_cluster": 2, "product_stages": 6, "product_band": 16},
     "narrow alone": {"product_columns": 128, "product_cluster": 1, "product_stages": 4, "product_band": 1},
+}
+
+FEW = [(1, 8, 8), (1, 4096, 4096), (3, 72, 136), (8, 1000, 200), (17, 64, 4096), (64, 4096, 1024), (64, 8200, 72),
+       (100, 520, 1304), (128, 2048, 2056)]  # fmt: skip
+STREAMS: Mapping[str, Mapping[str, Value]] = {
+    "alone": {"stream_features": 64, "stream_split": 1, "stream_stages": 4},
+    "in two": {"stream_features": 128, "stream_split": 2, "stream_stages": 6},
+    "in four": {"stream_features": 64, "stream_split": 4, "stream_stages": 6},
+    "in eight": {"stream_features": 128, "stream_split": 8, "stream_stages": 4},
+    "wide": {"stream_features": 256, "stream_split": 4, "stream_stages": 4},
 }
 
 
@@ -84,6 +94,32 @@ def test_sizes(geometry: str, make: Any, dtype: torch.dtype) -> None:
         found = run(model, x)
         assert_right(model, x, found)
         assert torch.equal(found, run(model, x))
+
+
+def stream(model: Any, x: torch.Tensor, **values: Value) -> None:
+    rows = max(8, 1 << (x.shape[0] - 1).bit_length())
+    pin(model, x, {"product": "stream", "stream_rows": rows, **values})
+
+
+@pytest.mark.parametrize(("make", "dtype"), [(sigmoid, torch.float16), (scale_bn, torch.bfloat16)], ids=str)
+@pytest.mark.parametrize("geometry", STREAMS)
+def test_few_rows(geometry: str, make: Any, dtype: torch.dtype) -> None:
+    for rows, depth, features in FEW:
+        if geometry == "wide" and rows > 64:
+            continue
+        model, x = make(depth, features, dtype), drawn(rows, depth, dtype=dtype)
+        stream(model, x, **STREAMS[geometry])
+        found = run(model, x)
+        assert_right(model, x, found)
+        assert torch.equal(found, run(model, x))
+
+
+def test_what_serves_many_rows_serves_few() -> None:
+    model = scale_bn(512, 328, torch.bfloat16)
+    for rows in (1, 5, 40, 128):
+        x = drawn(rows, 512, dtype=torch.bfloat16)
+        stream(model, x, stream_rows=128)
+        assert_right(model, x, run(model, x))
 
 
 @pytest.mark.parametrize("normalisation", ["per_element", "reciprocal", "folded"])
