@@ -1,4 +1,4 @@
-"""Our products of half types, of many rows and of few, against float64: sizes, addresses, epilogues, captured graphs."""
+"""Our products of half types, of many rows and of few, against float64: sizes, addresses, epilogues and graphs."""
 
 import random
 from collections.abc import Mapping
