@@ -56,21 +56,28 @@ def _registers_hold_sums(stream_features: int, stream_rows: int, product: str, p
     return not streams_halves(product, problem) or stream_rows * stream_features <= _MOST_SUMS
 
 
+def _blocks_have_rows(stream_split: int, stream_rows: int, product: str, problem: Problem) -> bool:
+    """Return whether each block that shares a tile's depth finishes so many rows as the tensor cores' columns come in."""
+    return not streams_halves(product, problem) or stream_rows >= stream_split * _LEAST_ROWS
+
+
 def _shared_bytes(stream_stages: int, stream_rows: int, stream_features: int) -> int:
-    return stream_stages * ((stream_rows + stream_features) * _LINE_BYTES + _BARRIER_BYTES)
+    of_stages = stream_stages * ((stream_rows + stream_features) * _LINE_BYTES + _BARRIER_BYTES)
+    return of_stages + stream_rows * stream_features * 4 + _BARRIER_BYTES
 
 
 def _fits_shared_memory(stream_stages: int, stream_rows: int, stream_features: int, device: Device) -> bool:
     return _shared_bytes(stream_stages, stream_rows, stream_features) <= device.max_shared_bytes
 
 
-TUNABLES = (Tunable("stream_stages", (4, 6, 8, 12), when=streams_halves),)
+TUNABLES = (Tunable("stream_stages", (4, 6, 8, 12, 16, 24), when=streams_halves),)
 CONSTRAINTS = (
     Constraint("warpgroups_stream_halves", _warpgroups_stream),
     Constraint("the_copy_engine_reads_streams_of_halves", _copy_engine_reads),
     Constraint("streams_of_halves_are_finished_in_the_epilogue", _is_finished_at_once),
     Constraint("rows_of_halves_are_streamed_at_once", _rows_are_held),
     Constraint("features_of_halves_are_of_warpgroups", _features_are_of_warpgroups),
+    Constraint("blocks_that_share_a_depth_have_rows", _blocks_have_rows),
     Constraint("registers_hold_the_sums_of_halves", _registers_hold_sums),
     Constraint("streams_of_halves_fit_shared_memory", _fits_shared_memory),
 )
@@ -98,7 +105,7 @@ def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
         x=layout(rows, of_tile[0]),
         weight=layout(features, of_tile[1]),
         blocks=ceil_div(features, of_tile[1]) * plan.integer("stream_split"),
-        threads=2 * of_tile[1] + 32,
+        threads=2 * of_tile[1] + 64,
         shared=_shared_bytes(plan.integer("stream_stages"), *of_tile),
     )
 

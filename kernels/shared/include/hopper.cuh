@@ -96,19 +96,21 @@ __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Four numbers at the same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ float4 load_remote(const float4* address, u32 block) {
-    float4 value;
+// The same in two halves, for who has no more to tell than that it is there, and barriers initialised.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// Four numbers to the same place in the shared memory of a block of the cluster, counted by the barrier of the same place there.
+__device__ __forceinline__ void st_async(float4* address, float4 value, u64* barrier, u32 block) {
     asm volatile(
         "{\n"
-        ".reg .b32 remote;\n"
-        "mapa.shared::cluster.u32 remote, %4, %5;\n"
-        "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n"
-        "}\n"
-        : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-        : "r"(shared_address(address)), "r"(block)
+        ".reg .b32 there, counts;\n"
+        "mapa.shared::cluster.u32 there, %0, %6;\n"
+        "mapa.shared::cluster.u32 counts, %5, %6;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%1, %2, %3, %4}, [counts];\n"
+        "}\n" ::"r"(shared_address(address)),
+        "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(shared_address(barrier)), "r"(block)
         : "memory");
-    return value;
 }
 
 // --- Copies and ordering ------------------------------------------------------------------------------------------
