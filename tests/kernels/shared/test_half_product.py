@@ -112,5 +112,5 @@ def test_registers_hold_the_sums_of_a_stream(
         values["normalisation"] = "per_element"  # which has the most vectors
     build = nvrtc.compile(kernel.variant(kernel.space.choose(values, problem, HOPPER), problem, "sm_90"))
     figures = build.figures["half_stream"]
-    assert (figures.spill_stores, figures.stack) == (0, 0) and figures.registers > 32
+    assert (figures.spill_stores, figures.stack) == (0, 0) and figures.registers > 20
     assert "wgmma" not in build.log
