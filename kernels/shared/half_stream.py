@@ -61,13 +61,16 @@ def _blocks_have_rows(stream_split: int, stream_rows: int, product: str, problem
     return not streams_halves(product, problem) or stream_rows >= stream_split * _LEAST_ROWS
 
 
-def _shared_bytes(stream_stages: int, stream_rows: int, stream_features: int) -> int:
+def _shared_bytes(stream_stages: int, stream_rows: int, stream_features: int, stream_split: int) -> int:
     of_stages = stream_stages * ((stream_rows + stream_features) * _LINE_BYTES + _BARRIER_BYTES)
-    return of_stages + stream_rows * stream_features * 4 + _BARRIER_BYTES
+    sent = (stream_rows - stream_rows // stream_split) * stream_features * 4
+    return of_stages + sent + _BARRIER_BYTES
 
 
-def _fits_shared_memory(stream_stages: int, stream_rows: int, stream_features: int, device: Device) -> bool:
-    return _shared_bytes(stream_stages, stream_rows, stream_features) <= device.max_shared_bytes
+def _fits_shared_memory(
+    stream_stages: int, stream_rows: int, stream_features: int, stream_split: int, device: Device
+) -> bool:
+    return _shared_bytes(stream_stages, stream_rows, stream_features, stream_split) <= device.max_shared_bytes
 
 
 TUNABLES = (Tunable("stream_stages", (4, 6, 8, 12, 16, 24), when=streams_halves),)
@@ -94,7 +97,7 @@ class _Geometry(NamedTuple):
 
 
 def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
-    of_tile = plan.integer("stream_rows"), plan.integer("stream_features")
+    of_tile, split = (plan.integer("stream_rows"), plan.integer("stream_features")), plan.integer("stream_split")
 
     def layout(count: int, at_once: int) -> MapLayout:
         row = 2 * depth
@@ -104,9 +107,9 @@ def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
     return _Geometry(
         x=layout(rows, of_tile[0]),
         weight=layout(features, of_tile[1]),
-        blocks=ceil_div(features, of_tile[1]) * plan.integer("stream_split"),
+        blocks=ceil_div(features, of_tile[1]) * split,
         threads=2 * of_tile[1] + 64,
-        shared=_shared_bytes(plan.integer("stream_stages"), *of_tile),
+        shared=_shared_bytes(plan.integer("stream_stages"), *of_tile, split),
     )
 
 

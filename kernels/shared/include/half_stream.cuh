@@ -31,6 +31,7 @@ template <typename T> struct HalfStream {
     static constexpr int sums = halves_rows / 2;        // Of a thread,
     static constexpr int share = sums / halves_split;   // and those for the rows that one block finishes.
     static constexpr int fours = share / 4;
+    static constexpr int sent_bytes = (sums - share) * half_stream_consumers * 4;
     static constexpr int share_rows = halves_rows / halves_split;
     static constexpr int run = 8;                            // Neighbouring features that a thread finishes,
     static constexpr int runs = halves_features / run;       // of so many in each row of the tile.
@@ -41,13 +42,13 @@ template <typename T> struct HalfStream {
     long long rows, features, depth;
     u32 rank;
 
-    // Sums from each block, of each thread of its own kind.
-    __device__ __forceinline__ float4* sent(int block, int i) const {
+    // Of what one block sends another: sums of the thread of the same number.
+    __device__ __forceinline__ float4* sent(u32 from, u32 to, int i) const {
         float4* const first = reinterpret_cast<float4*>(shared + stream_stages * stage_bytes);
-        return first + (block * fours + i) * half_stream_consumers + threadIdx.x;
+        return first + ((from - (from > to)) * fours + i) * half_stream_consumers + threadIdx.x;
     }
     __device__ __forceinline__ u64* full() const {
-        return reinterpret_cast<u64*>(shared + stream_stages * stage_bytes + sums * half_stream_consumers * 4);
+        return reinterpret_cast<u64*>(shared + stream_stages * stage_bytes + sent_bytes);
     }
     __device__ __forceinline__ u64* empty() const { return full() + stream_stages; }
     __device__ __forceinline__ u64* joined() const { return empty() + stream_stages; }
@@ -68,7 +69,7 @@ template <typename T> struct HalfStream {
         }
         mbarrier_init(joined(), 1);
         fence_mbarrier_init();
-        mbarrier_arrive_expect_tx(joined(), sums * half_stream_consumers * 4);
+        mbarrier_arrive_expect_tx(joined(), sent_bytes);
     }
 
     // One thread: this block's share of an operand, of which so many bytes go to this place of each stage.
@@ -108,22 +109,29 @@ template <typename T> struct HalfStream {
         wgmma_wait<0>();
     }
 
-    // The sums of all blocks for this one's rows, in the place of the stages: who has sent its own has read all of them.
+    // The sums of all blocks for this one's rows, in the place of the stages, when all of them have been read.
     __device__ __forceinline__ void join(const float (&sum)[sums]) const {
+        float4 mine[fours];
         cluster_wait();
 #pragma unroll
-        for (int i = 0; i < sums; i += 4) {
-            st_async(sent(rank, i % share / 4), {sum[i], sum[i + 1], sum[i + 2], sum[i + 3]}, joined(), i / share);
+        for (int i = 0; i < sums / 4; ++i) {
+            const float4 four{sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]};
+            if (i / fours == rank) {
+                mine[i % fours] = four;
+            } else {
+                st_async(sent(rank, i / fours, i % fours), four, joined(), i / fours);
+            }
         }
+        bar_sync(1, half_stream_consumers);
         mbarrier_wait(joined(), 0);
         const int lane = threadIdx.x % 32;
         float* const to = reinterpret_cast<float*>(shared) + lane % 4 * 2 * sums_of_row + threadIdx.x / 32 * 16 + lane / 4;
 #pragma unroll
         for (int i = 0; i < fours; ++i) {
-            float4 total = *sent(0, i);
+            float4 total{};
 #pragma unroll
-            for (int block = 1; block < halves_split; ++block) {
-                const float4 more = *sent(block, i);
+            for (int block = 0; block < halves_split; ++block) {
+                const float4 more = block == rank ? mine[i] : *sent(block, rank, i);
                 total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
             }
             float* const row = to + i * 8 * sums_of_row;
