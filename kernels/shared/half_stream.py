@@ -57,7 +57,7 @@ def _registers_hold_sums(stream_features: int, stream_rows: int, product: str, p
 
 
 def _blocks_have_rows(stream_split: int, stream_rows: int, product: str, problem: Problem) -> bool:
-    """Return whether each block that shares a tile's depth finishes so many rows as the tensor cores' columns come in."""
+    """Return whether each block that shares a tile's depth finishes as many rows as the tensor cores take at least."""
     return not streams_halves(product, problem) or stream_rows >= stream_split * _LEAST_ROWS
 
 
