@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
 #endif
 }}
 
-extern "C" __global__ void __launch_bounds__(half_stream_threads, 1) TUNEBENCH_CLUSTER(stream_split)
+extern "C" __global__ void __launch_bounds__(half_stream_threads, 1) TUNEBENCH_CLUSTER(halves_split)
     half_stream(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, long long rows,
                 long long features, long long depth, const scalar_t* __restrict__ linear_bias,
                 scalar_t* __restrict__ output{parameters}) {{

@@ -73,7 +73,7 @@ def _fits_shared_memory(
     return _shared_bytes(stream_stages, stream_rows, stream_features, stream_split) <= device.max_shared_bytes
 
 
-TUNABLES = (Tunable("stream_stages", (4, 6, 8, 12, 16, 24), when=streams_halves),)
+TUNABLES = (Tunable("stream_stages", (4, 6, 8, 12, 16), when=streams_halves),)
 CONSTRAINTS = (
     Constraint("warpgroups_stream_halves", _warpgroups_stream),
     Constraint("the_copy_engine_reads_streams_of_halves", _copy_engine_reads),
@@ -125,5 +125,4 @@ def half_stream(plan: Plan, x: torch.Tensor, weight: torch.Tensor, *epilogue: Ar
     (rows, depth), features = x.shape, weight.shape[0]
     found = plan.once(_geometry, rows, features, depth)
     operands = (TensorMap(x, found.x), TensorMap(weight, found.weight), rows, features, depth)
-    shape = {"blocks": found.blocks, "threads": found.threads, "shared": found.shared}
-    plan.launch("half_stream", *operands, *epilogue, **shape)
+    plan.launch("half_stream", *operands, *epilogue, blocks=found.blocks, threads=found.threads, shared=found.shared)

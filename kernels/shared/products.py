@@ -2,7 +2,8 @@
 
 `product` is `fp32` (torch's own) or `parts` (`include/parts_product.cuh`: the library's products of fewer bits), and a
 pass behind them; or a kernel of ours with all that follows inside: `fused` (`include/split_product.cuh`, for half types
-`include/half_product.cuh`) or, for a few rows, `stream` (`include/stream_product.cuh`: a pass over the weight).
+`include/half_product.cuh`) or, for a few rows, `stream`: a pass over the weight (`include/stream_product.cuh`, for half
+types `include/half_stream.cuh`).
 """
 
 from __future__ import annotations

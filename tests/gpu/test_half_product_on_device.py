@@ -1,8 +1,9 @@
 """Our products of half types, of many rows and of few, against float64: sizes, addresses, epilogues and graphs."""
 
 import random
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from tunebench.tuner.configuration import Value
 
 pytestmark = pytest.mark.gpu
 
+Pin: TypeAlias = Callable[..., None]
+"""Has a model run for an input under the product's configuration that has these values."""
 BOUND = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 """Twice what rounding a result once may change of it."""
 SIZES = [(1, 8, 32), (2, 16, 64), (63, 8, 288), (129, 72, 288), (300, 1000, 544), (1024, 512, 1024), (77, 8192, 32),
@@ -101,6 +104,9 @@ def stream(model: Any, x: torch.Tensor, **values: Value) -> None:
     pin(model, x, {"product": "stream", "stream_rows": rows, **values})
 
 
+each_product = pytest.mark.parametrize(("product", "rows"), [(fused, 200), (stream, 100)], ids=["fused", "stream"])
+
+
 @pytest.mark.parametrize(("make", "dtype"), [(sigmoid, torch.float16), (scale_bn, torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("geometry", STREAMS)
 def test_few_rows(geometry: str, make: Any, dtype: torch.dtype) -> None:
@@ -134,39 +140,45 @@ def test_every_way_to_normalise(normalisation: str, *, frozen: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
-def test_operands_anywhere(dtype: torch.dtype) -> None:
+@each_product
+def test_operands_anywhere(product: Pin, rows: int, dtype: torch.dtype) -> None:
     """Operands and vectors that do not begin at 16 bytes, or whose rows do not lie one after the other."""
     model = sigmoid(264, 320, dtype)
-    memory = drawn(1 + 200 * 264, dtype=dtype)
+    memory = drawn(1 + rows * 264, dtype=dtype)
     weight, bias = drawn(3 + 320 * 264, dtype=dtype)[3:].view(320, 264), drawn(321, dtype=dtype)[1:]
     cases = [
-        (memory[1:].view(200, 264), weight / 16, bias),
-        (drawn(264, 200, dtype=dtype).T, drawn(264, 320, dtype=dtype).T / 16, None),
-        (drawn(200, 528, dtype=dtype)[:, ::2], weight / 16, bias[:320]),
+        (memory[1:].view(rows, 264), weight / 16, bias),
+        (drawn(264, rows, dtype=dtype).T, drawn(264, 320, dtype=dtype).T / 16, None),
+        (drawn(rows, 528, dtype=dtype)[:, ::2], weight / 16, bias[:320]),
     ]
     for x, of_layer, added in cases:
         model.gemm.weight = torch.nn.Parameter(of_layer)
         model.gemm.bias = None if added is None else torch.nn.Parameter(added)
-        fused(model, x)
+        product(model, x)
         assert_right(model, x, run(model, x))
 
 
-def test_what_is_not_finite_is_where_it_belongs() -> None:
-    model, x = sigmoid(512, 320, torch.float16), drawn(300, 512, dtype=torch.float16)
-    x[7, 9], x[130, 0] = torch.nan, torch.inf
-    fused(model, x)
+@each_product
+def test_what_is_not_finite_is_where_it_belongs(product: Pin, rows: int) -> None:
+    model, x = sigmoid(512, 320, torch.float16), drawn(rows, 512, dtype=torch.float16)
+    x[7, 9], x[65, 0] = torch.nan, torch.inf
+    product(model, x)
     found = run(model, x)
     assert found[7].isnan().all()
-    assert not found[130].isfinite().any()
-    spoilt = torch.tensor([7, 130], device="cuda")
-    kept = torch.ones(300, dtype=torch.bool, device="cuda").index_fill(0, spoilt, value=False)
+    assert not found[65].isfinite().any()
+    spoilt = torch.tensor([7, 65], device="cuda")
+    kept = torch.ones(rows, dtype=torch.bool, device="cuda").index_fill(0, spoilt, value=False)
     assert_right(model, x[kept], found[kept])
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["waits", "early"])
-def test_a_captured_graph_follows_its_operands(*, early: bool) -> None:
-    model, x = scale_bn(1024, 1024, torch.bfloat16), drawn(700, 1024, dtype=torch.bfloat16)
-    fused(model, x, normalisation="folded", early_launches=early)
+@pytest.mark.parametrize(
+    ("product", "rows"),
+    [(fused, 700), (partial(fused, early_launches=True), 700), (stream, 70)],
+    ids=["waits", "early", "stream"],
+)
+def test_a_captured_graph_follows_its_operands(product: Pin, rows: int) -> None:
+    model, x = scale_bn(1024, 1024, torch.bfloat16), drawn(rows, 1024, dtype=torch.bfloat16)
+    product(model, x, normalisation="folded")
     run(model, x)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -10,7 +10,6 @@
 // blocks that share its depth, `stream_stages` in flight.
 #pragma once
 
-#include "early_launches.cuh"
 #include "pack.cuh"
 #include "wgmma.cuh"
 
@@ -28,8 +27,8 @@ template <typename T> struct HalfStream {
     static constexpr int w_bytes = halves_features * 128;
     static constexpr int x_bytes = halves_rows * 128;
     static constexpr int stage_bytes = w_bytes + x_bytes;
-    static constexpr int sums = halves_rows / 2;        // Of a thread,
-    static constexpr int share = sums / halves_split;   // and those for the rows that one block finishes.
+    static constexpr int sums = halves_rows / 2;       // Of a thread,
+    static constexpr int share = sums / halves_split;  // and those for the rows that one block finishes.
     static constexpr int fours = share / 4;
     static constexpr int sent_bytes = (sums - share) * half_stream_consumers * 4;
     static constexpr int share_rows = halves_rows / halves_split;
