@@ -161,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_row
         const TileMoments of_tiles{{static_cast<const Moments*>(moments), x_unfit, w_unfit, tile_rows}};
         join_moments_of_block(product, whole, arguments, written, of_tiles);
         const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
-        if (!per_element && threadIdx.y == 0 && column < features) {{  // Who has written the statistics reads them.
+        if (is_prepared && threadIdx.y == 0 && column < features) {{  // Who has written the statistics reads them.
             const Norm norm{{mean, variance, weight, bias, nullptr, nullptr, eps, true}};
             norm.prepare(column, affine_of(column, arguments), nullptr, multiplier, offset);
         }}

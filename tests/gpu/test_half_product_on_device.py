@@ -128,13 +128,14 @@ def test_what_serves_many_rows_serves_few() -> None:
         assert_right(model, x, run(model, x))
 
 
-@pytest.mark.parametrize("normalisation", ["per_element", "reciprocal", "folded"])
+@pytest.mark.parametrize("normalisation", ["per_element", "reciprocal", "folded", "in_registers"])
 @pytest.mark.parametrize("frozen", [False, True], ids=["eval", "frozen"])
-def test_every_way_to_normalise(normalisation: str, *, frozen: bool) -> None:
-    model, x = scale_bn(512, 416, torch.bfloat16), drawn(333, 512, dtype=torch.bfloat16)
+@each_product
+def test_every_way_to_normalise(product: Pin, rows: int, normalisation: str, *, frozen: bool) -> None:
+    model, x = scale_bn(512, 416, torch.bfloat16), drawn(rows, 512, dtype=torch.bfloat16)
     if frozen:
         model.freeze()
-    fused(model, x, normalisation=normalisation)
+    product(model, x, normalisation=normalisation)
     for _ in range(2):
         assert_right(model, x, run(model, x))
 
