@@ -18,7 +18,7 @@ from tunebench.tuner.tensor_map import MapLayout, TensorMap
 _LINE_BYTES = 128
 _LINE_DEPTH = 64
 _RUN = 8
-_LEAST_ROWS, _LEAST_FEATURES = 8, 64
+_LEAST_ROWS, _ROWS_OF_BLOCK, _LEAST_FEATURES = 16, 8, 64
 _MOST_SUMS = 128 * 128
 """Limit of the sums of a block: more would take the registers of what normalises them."""
 _BARRIER_BYTES = 16
@@ -57,8 +57,8 @@ def _registers_hold_sums(stream_features: int, stream_rows: int, product: str, p
 
 
 def _blocks_have_rows(stream_split: int, stream_rows: int, product: str, problem: Problem) -> bool:
-    """Return whether each block that shares a tile's depth finishes as many rows as the tensor cores take at least."""
-    return not streams_halves(product, problem) or stream_rows >= stream_split * _LEAST_ROWS
+    """Return whether each block that shares a tile's depth has rows to finish."""
+    return not streams_halves(product, problem) or stream_rows >= stream_split * _ROWS_OF_BLOCK
 
 
 def _shared_bytes(stream_stages: int, stream_rows: int, stream_features: int, stream_split: int) -> int:

@@ -100,7 +100,7 @@ def test_sizes(geometry: str, make: Any, dtype: torch.dtype) -> None:
 
 
 def stream(model: Any, x: torch.Tensor, **values: Value) -> None:
-    rows = max(8 * int(values.get("stream_split", 1)), 1 << (x.shape[0] - 1).bit_length())
+    rows = max(16, 8 * int(values.get("stream_split", 1)), 1 << (x.shape[0] - 1).bit_length())
     pin(model, x, {"product": "stream", "stream_rows": rows, **values})
 
 

@@ -1,7 +1,7 @@
 // The product x · wᵀ of half types and few rows of x on Hopper: a pass over the weight at the rate of memory, summed in fp32,
 // with what follows in its epilogue.
 //
-// Rows of w are the tensor core's rows here, 64 to a warpgroup, and those of x its columns, of which there are as few as 8. The
+// Rows of w are the tensor core's rows here, 64 to a warpgroup, and those of x its columns, of which there are as few as 16. The
 // copy engine brings both operands straight from the tensors (TensorMap), 128 bytes of each row at a stage, in the order of the
 // tensor cores' 128-byte swizzle. So that every multiprocessor has a part of the weight to read, the blocks of a cluster share
 // the depth. Each finishes some rows of x: the others send it their sums of these, which are added in the blocks' order.
@@ -14,7 +14,7 @@
 #include "wgmma.cuh"
 
 constexpr bool streams_halves = product == product_t::stream && sizeof(scalar_t) == 2;
-constexpr int halves_rows = streams_halves ? stream_rows : 8;  // Of x, in a tile,
+constexpr int halves_rows = streams_halves ? stream_rows : 16;  // Of x, in a tile,
 constexpr int halves_features = streams_halves ? stream_features : 64;
 constexpr int halves_split = streams_halves ? stream_split : 1;
 constexpr int half_stream_consumers = 2 * halves_features;       // A warpgroup for 64 features,

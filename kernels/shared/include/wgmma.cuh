@@ -37,8 +37,7 @@ template <int columns, typename T> struct Wgmma;
     "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9, "
 #define TUNEBENCH_PTX_60 \
     TUNEBENCH_PTX_10() TUNEBENCH_PTX_10(1) TUNEBENCH_PTX_10(2) TUNEBENCH_PTX_10(3) TUNEBENCH_PTX_10(4) TUNEBENCH_PTX_10(5)
-#define TUNEBENCH_PTX_4 "%0, %1, %2, %3"
-#define TUNEBENCH_PTX_8 TUNEBENCH_PTX_4 ", %4, %5, %6, %7"
+#define TUNEBENCH_PTX_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TUNEBENCH_PTX_16 TUNEBENCH_PTX_10() "%10, %11, %12, %13, %14, %15"
 #define TUNEBENCH_PTX_32 TUNEBENCH_PTX_10() TUNEBENCH_PTX_10(1) TUNEBENCH_PTX_10(2) "%30, %31"
 #define TUNEBENCH_PTX_64 TUNEBENCH_PTX_60 "%60, %61, %62, %63"
@@ -48,7 +47,6 @@ template <int columns, typename T> struct Wgmma;
 #define TUNEBENCH_D_FOUR(in, t, a, b, c, e) in(d[t##a]), in(d[t##b]), in(d[t##c]), in(d[t##e])
 #define TUNEBENCH_D_EIGHT(in, t) TUNEBENCH_D_FOUR(in, t, 0, 1, 2, 3), TUNEBENCH_D_FOUR(in, t, 4, 5, 6, 7)
 #define TUNEBENCH_D_10(in, t) TUNEBENCH_D_EIGHT(in, t), in(d[t##8]), in(d[t##9])
-#define TUNEBENCH_D_4(in) TUNEBENCH_D_FOUR(in, , 0, 1, 2, 3)
 #define TUNEBENCH_D_8(in) TUNEBENCH_D_EIGHT(in, )
 #define TUNEBENCH_D_16(in) TUNEBENCH_D_10(in, ), TUNEBENCH_D_FOUR(in, 1, 0, 1, 2, 3), in(d[14]), in(d[15])
 #define TUNEBENCH_D_32(in) \
@@ -91,7 +89,6 @@ template <int columns, typename T> struct Wgmma;
         TUNEBENCH_WGMMA_OF_DESCRIPTORS(columns, registers, float, "+f", "k16.f32.bf16.bf16", factors, accumulates, \
                                        ", 1, 1, 0, 0") \
     };
-TUNEBENCH_WGMMA_OF_HALVES(8, 4, "%4, %5", "%6")
 TUNEBENCH_WGMMA_OF_HALVES(16, 8, "%8, %9", "%10")
 TUNEBENCH_WGMMA_OF_HALVES(32, 16, "%16, %17", "%18")
 TUNEBENCH_WGMMA_OF_HALVES(64, 32, "%32, %33", "%34")

@@ -69,7 +69,7 @@ def test_halves_are_not_split_and_singles_have_no_bands() -> None:
 
 @pytest.mark.parametrize("dtype", HALF_TYPES)
 def test_a_stream_takes_all_of_few_rows_at_once_on_hopper(dtype: str) -> None:
-    for rows, legal in ((1, {8, 16, 32, 64, 128}), (17, {32, 64, 128}), (100, {128}), (128, {128}), (129, set())):
+    for rows, legal in ((1, {16, 32, 64, 128}), (17, {32, 64, 128}), (100, {128}), (128, {128}), (129, set())):
         assert streams(rows=rows, dtype=dtype) == legal
     assert streams(rows=1, depth=8, features=8)
     assert not streams(rows=1, depth=12) | streams(rows=1, features=12)
@@ -100,7 +100,7 @@ def test_no_product_waits_for_the_one_before_and_registers_hold_all(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALF_TYPES)
-@pytest.mark.parametrize(("rows", "features"), [(8, 64), (16, 256), (32, 128), (64, 64), (64, 256), (128, 128)])
+@pytest.mark.parametrize(("rows", "features"), [(16, 64), (16, 256), (32, 128), (64, 64), (64, 256), (128, 128)])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_registers_hold_the_sums_of_a_stream(
     nvrtc: NvrtcCompiler, name: str, rows: int, features: int, dtype: str
