@@ -157,7 +157,7 @@ def forward(self, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ('function = "relu(value)"', "ModelNew.layer: give the path of the nn.Conv2d in the module"),
+        ('function = "relu(value)"', "ModelNew.layer: give the path of a convolution in the module"),
         ('layer = "conv"', "ModelNew.function: give a device function"),
         ('layer = "conv"\nfunction = "relu(values)"', r"unknown name 'values' \(known: x, value\)"),
         (
