@@ -19,7 +19,7 @@ from tunebench.kernels.runtime.duel import Score, winner_of
 from tunebench.kernels.runtime.latest import Latest
 from tunebench.kernels.runtime.on_sight import tune_on_sight
 from tunebench.kernels.runtime.policy import Policy, seconds_to_tune
-from tunebench.kernels.runtime.selection import AUTOCAST_OPTION, Choice, Tier, what_is_known
+from tunebench.kernels.runtime.selection import UNMEASURED_OPTIONS, Choice, Tier, what_is_known
 from tunebench.tuner.compile.building import forget_shared_builds, known_build, shared_build
 from tunebench.tuner.compile.compilers import default_compiler
 from tunebench.tuner.configuration import Configuration
@@ -98,7 +98,7 @@ def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, due
     """
     if occasion.policy is Policy.REFERENCE:
         return Choice(None, Tier.REFERENCE, "the policy is 'reference'"), None
-    tunes = occasion.policy is Policy.TUNE and AUTOCAST_OPTION not in occasion.problem.options
+    tunes = occasion.policy is Policy.TUNE and not occasion.problem.options.keys() & {*UNMEASURED_OPTIONS}
     if occasion.policy is Policy.TUNE:
         occasion = replace(occasion, policy=Policy.BEST)
     wait = wait or tunes

@@ -65,8 +65,8 @@ class TunedModule(nn.Module, abc.ABC):
     that are not plain memory (fake tensors, subclasses).
 
     A call that needs a gradient runs the kernel too, as one node of the autograd graph (see `gradients.py`). Once a
-    gradient has been taken the module is being trained, and calls that need one take the reference's operations, whose
-    training step is the cheaper one; `eval()` ends that.
+    gradient has been taken the module is being trained, and calls that need one take `trained_forward` where its steps
+    are found to be faster than the reference's, and the reference's operations elsewhere; `eval()` ends that.
 
     Nothing that depends on the values of parameters or buffers is kept from one call to the next, so that any change to
     them changes the next output, unless the module is frozen: see `freeze`.
@@ -85,6 +85,9 @@ class TunedModule(nn.Module, abc.ABC):
 
     accuracy: Accuracy | str | None = None
     """The accuracy that this module's kernels need, or its name; None takes the program's accuracy."""
+
+    is_trained: ClassVar[bool] = False
+    """Whether `trained_forward` may give one."""
 
     wait: bool | None = None
     """Whether this module's calls wait while their kernel is built; None takes the program's setting."""
@@ -207,6 +210,14 @@ class TunedModule(nn.Module, abc.ABC):
             LaunchError: this machine cannot make it: another configuration has to serve.
         """
 
+    def trained_forward(self, plan: Plan) -> Callable[..., torch.Tensor] | None:  # noqa: ARG002
+        """Return a forward by operations that autograd differentiates, for steps that are faster than the reference's
+        where the plan's forward is; None, unless overridden, where there is none.
+
+        All that it needs is made here, in a thread of its own, and kept with the plan.
+        """
+        return None
+
     def _ready_maker(self) -> Callable[[Plan], None] | None:
         """Return `make_ready`; None where this class makes nothing beyond a plan's binary."""
         plain = getattr(self.make_ready, "__func__", None) is TunedModule.make_ready.__func__  # type: ignore[attr-defined]
@@ -304,7 +315,7 @@ class TunedModule(nn.Module, abc.ABC):
         return tuple(cls._signature().parameters)[1:]
 
     def _note_backward(self) -> None:
-        """Leave calls that need a gradient to the reference: a backward through the kernel runs its forward too."""
+        """Have calls that need a gradient trained: a backward through the kernel runs the reference's forward too."""
         self._trains = True
 
     @property
