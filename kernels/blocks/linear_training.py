@@ -141,9 +141,7 @@ class TrainedLayer:
         exponents: what is kept of the weight's magnitude.
     """
 
-    def __init__(
-        self, plans: TrainedProducts, model: TunedModule, layer: nn.Linear, exponents: RowExponents
-    ) -> None:
+    def __init__(self, plans: TrainedProducts, model: TunedModule, layer: nn.Linear, exponents: RowExponents) -> None:
         self.plans, self.model, self.layer, self.exponents = plans, model, layer, exponents
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -196,8 +194,6 @@ class _Product(torch.autograd.Function):
             of_x = gradient @ weight if by_x is None else layer.product(by_x, gradient, weight.mT, None, BY_X)
         if for_weight:
             of_weight = (
-                gradient.mT @ x
-                if by_weight is None
-                else layer.product(by_weight, gradient.mT, x.mT, None, BY_WEIGHT)
+                gradient.mT @ x if by_weight is None else layer.product(by_weight, gradient.mT, x.mT, None, BY_WEIGHT)
             )
         return None, of_x, of_weight, gradient.sum(0) if for_bias else None
