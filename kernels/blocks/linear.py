@@ -45,7 +45,7 @@ from tunebench.kernels.blocks.linear_pass import (
 )
 from tunebench.kernels.blocks.linear_rows import FORMS, RowForm, RowsBehind, form_of, group_norm_operands, left_alone
 from tunebench.kernels.blocks.linear_source import LinearSource
-from tunebench.kernels.blocks.linear_training import TrainedLayer, TrainedProducts, trained_products
+from tunebench.kernels.blocks.linear_training import TrainedFunction, TrainedLayer, TrainedPlans, trained_plans
 from tunebench.kernels.blocks.reductions import Reduction
 from tunebench.kernels.blocks.rows import checked_reductions, launch_rows
 from tunebench.kernels.runtime.axes import UnservedError
@@ -368,14 +368,24 @@ class Linear(Block):
 
     def trained_forward(self, plan: Plan) -> Callable[..., torch.Tensor] | None:
         """Return the reference's forward with its layer's products by kernels; None where torch's own are as good."""
-        plans = plan.once(trained_products)
-        return None if plans is None else partial(self._forward_of_replica, plans)
+        is_all = not (self.reduces_rows or self.batch_norm_at or self.triangle) and self.finish == "value"
+        plans = plan.once(trained_plans, self.function if is_all else "", self.used)
+        return None if plans is None else partial(self._trained_forward, plans)
 
-    def _forward_of_replica(self, plans: TrainedProducts, *inputs: Any) -> torch.Tensor:
+    def _trained_forward(self, plans: TrainedPlans, *inputs: Any) -> torch.Tensor:
+        """Run the reference's forward by a replica whose layer has tuned products, or the function behind it too."""
         made = replica(self, *held(self))
         layer = attrgetter(self.layer_path)(made)
         layer.forward = TrainedLayer(plans, self, layer, self._exponents)
-        return made.reference_forward(*inputs)
+        if plans.behind is None or plans.slope is None:
+            return made.reference_forward(*inputs)
+        product = layer.forward(inputs[self.input_at])
+
+        def reference(value: torch.Tensor) -> torch.Tensor:
+            layer.forward = lambda _: value
+            return made.reference_forward(*inputs)
+
+        return TrainedFunction(plans.behind, plans.slope, self.values(inputs), reference)(product)
 
     def _elements(self, call: LinearCall) -> torch.Tensor:
         """Return the matrix of the product's values after the function of each of them."""

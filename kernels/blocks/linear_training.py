@@ -1,24 +1,29 @@
-"""A linear layer that is trained: its product and its two gradients by tuned products, the rest as autograd has it.
+"""A linear layer that is trained: its product and its two gradients by tuned products, and a pass each way behind it.
 
 A step has three products: x · Wᵀ, the gradient by x, G · W, and that by W, Gᵀ · x. Where a plan's product is made of
 parts, all three are, with the plan's tunables: the first is the plan's own with no function behind it, the others are
-products of two inputs, which lie as they lie. What stands behind the layer stays the reference's, with its formulas.
+products of two inputs, which lie as they lie. A function of each value and of numbers is one pass over the product, and
+one over the gradient by the function's derivative. All else behind the layer is the reference's own, with its formulas.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from tunebench.kernels.blocks.block import Kind, Operand
+from tunebench.kernels.blocks.derivative import derivative_of
 from tunebench.kernels.blocks.linear_pass import LinearCall, elements_space, own_output, pass_over
 from tunebench.kernels.blocks.linear_source import LinearSource
+from tunebench.kernels.blocks.pointwise import pass_over_elements, source_of, space_of
+from tunebench.kernels.runtime.gradients import differentiate
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.kernels.shared import products, split_product
+from tunebench.kernels.shared import DTYPES, products, split_product
 from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner.build import Build
@@ -32,41 +37,66 @@ from tunebench.tuner.space import SearchSpace
 
 BY_X, BY_WEIGHT = InColumns(x=False, weight=True), InColumns(x=True, weight=True)
 """How the factors of the gradients lie: G · W and Gᵀ · x."""
+_VECTOR_BYTES = 16
+_MOST_FUNCTIONS = 256
 
 
-class TrainedProducts(NamedTuple):
-    """The plans of a step's products; None where torch makes one."""
+class TrainedPlans(NamedTuple):
+    """The plans of a step; None where torch does it.
 
-    layer: Plan
+    Attributes:
+        layer: the product.
+        by_x, by_weight: its gradients.
+        behind: the function of the product's values, and `slope`, the gradient times its derivative.
+    """
+
+    layer: Plan | None
     by_x: Plan | None
     by_weight: Plan | None
+    behind: Plan | None
+    slope: Plan | None
 
 
-def trained_products(plan: Plan) -> TrainedProducts | None:
-    """Return the products of a step where a plan serves the forward; None where the plan's is torch's own.
+def trained_plans(plan: Plan, function: str, used: tuple[Operand, ...]) -> TrainedPlans | None:
+    """Return the plans of a step where a plan serves the forward; None where torch does all of it.
+
+    Args:
+        function: of one `value` of the product, where nothing else stands behind it; empty elsewhere.
+        used: what it reads besides.
 
     Raises:
-        CompileError: the source was refused.
+        CompileError: a source was refused.
         LaunchError: the device refused a binary.
     """
-    if plan["product"] not in ("fused", "parts") or plan.problem.dtype != "float32":
+    begun: list[_Begun | None] = [None] * len(TrainedPlans._fields)
+    try:
+        if plan["product"] in ("fused", "parts") and plan.problem.dtype == "float32":
+            begun[:3] = _products(plan)
+        derivative = derivative_of(function)
+        if derivative is not None and function != "value" and all(one.kind is Kind.SCALAR for one in used):
+            begun[3] = _pass(plan, function, (_VALUE, *used))
+            begun[4] = _pass(plan, f"gradient * {derivative}", (_GRADIENT, _VALUE, *used))
+        made = [None if one is None else one.plan(plan) for one in begun]
+    except CompilerMissingError:
         return None
+    return TrainedPlans(*made) if any(made) else None
+
+
+_VALUE, _GRADIENT = (Operand(name, Kind.ELEMENT, name, None) for name in ("value", "gradient"))
+
+
+def _products(plan: Plan) -> list[_Begun | None]:
     rows, depth, features = (plan.problem.axes[name] for name in ("rows", "in_features", "out_features"))
     of_layer = {"rows": rows, "in_features": depth, "out_features": features}
     by_x = {"products": 1, "rows": rows, "in_features": features, "out_features": depth}
     by_weight = {"products": 1, "rows": features, "in_features": rows, "out_features": depth}
     options = {name: value for name, value in plan.problem.options.items() if name != "mode"}
-    asked = (
-        (None, Problem(of_layer, "float32", {**options, "mode": plan.problem.options.get("mode", Mode.EVAL)})),
-        (BY_X, Problem(by_x, "float32", options)),
-        (BY_WEIGHT, Problem(by_weight, "float32", options)),
-    )
-    try:
-        begun = [_begun(plan, in_columns, problem) for in_columns, problem in asked]
-        layer, *gradients = [None if one is None else one.plan(plan) for one in begun]
-    except CompilerMissingError:
-        return None
-    return None if layer is None else TrainedProducts(layer, *gradients)
+    of_mode = {**options, "mode": plan.problem.options.get("mode", Mode.EVAL)}
+    return [
+        _product(plan, None, Problem(of_layer, "float32", of_mode)),
+        _product(plan, BY_X, Problem(by_x, "float32", options)),
+        _product(plan, BY_WEIGHT, Problem(by_weight, "float32", options)),
+    ]
 
 
 class _Begun(NamedTuple):
@@ -83,9 +113,16 @@ class _Begun(NamedTuple):
         return Plan(self.kernel, self.configuration, self.problem, like.device, loaded)
 
 
-def _begun(plan: Plan, in_columns: InColumns | None, problem: Problem) -> _Begun | None:
+def _begin(kernel: Kernel, configuration: Configuration, problem: Problem, plan: Plan) -> _Begun:
+    """Begin to build what is for a plan's device."""
+    variant = kernel.variant(configuration, problem, plan.device.architecture)
+    build = shared_build(default_compiler(plan.device), variant, wait=False)
+    return _Begun(kernel, configuration, problem, build)
+
+
+def _product(plan: Plan, in_columns: InColumns | None, problem: Problem) -> _Begun | None:
     """Begin to build a product with a plan's tunables; None where no configuration is as exact as the plan's."""
-    kernel = _kernel(in_columns)
+    kernel = _kernel_of_product(in_columns)
     values = {"vector_width": 4, **{name: plan[name] for name in plan.configuration}}
     if in_columns is not None:
         if values.get("weight_parts") == "none":
@@ -93,11 +130,18 @@ def _begun(plan: Plan, in_columns: InColumns | None, problem: Problem) -> _Begun
         if values.get("corrections") in ("e4m3", "int8"):
             values["corrections"] = "half"  # libraries take eight bits in rows alone
     configuration = kernel.space.completed(values, problem, plan.device) or _nearest(kernel, values, problem, plan)
-    if configuration is None:
-        return None
-    variant = kernel.variant(configuration, problem, plan.device.architecture)
-    build = shared_build(default_compiler(plan.device), variant, wait=False)
-    return _Begun(kernel, configuration, problem, build)
+    return None if configuration is None else _begin(kernel, configuration, problem, plan)
+
+
+def _pass(plan: Plan, text: str, operands: Sequence[Operand]) -> _Begun | None:
+    """Begin to build a pass over the elements of a plan's output."""
+    problem = Problem({"elements": plan.problem.axes["rows"] * plan.problem.axes["out_features"]}, plan.problem.dtype)
+    kernel = _kernel_of_pass(text, tuple(operands))
+    values = {"vector_width": _VECTOR_BYTES // problem.item_bytes}
+    if "fast_math" in plan.configuration:
+        values["fast_math"] = bool(plan["fast_math"])
+    configuration = kernel.space.completed(values, problem, plan.device)
+    return None if configuration is None else _begin(kernel, configuration, problem, plan)
 
 
 def _nearest(kernel: Kernel, values: Mapping[str, Value], problem: Problem, plan: Plan) -> Configuration | None:
@@ -109,8 +153,17 @@ def _nearest(kernel: Kernel, values: Mapping[str, Value], problem: Problem, plan
         return None
 
 
+@functools.lru_cache(_MOST_FUNCTIONS)
+def _kernel_of_pass(text: str, operands: tuple[Operand, ...]) -> Kernel:
+    """Return the kernel of one pass over elements."""
+    source = source_of("function", text, operands)
+    return Kernel.declare(
+        __file__, space_of(text), source=source, name="trained_function", texts={}, axes={}, dtypes=DTYPES
+    )
+
+
 @functools.cache
-def _kernel(in_columns: InColumns | None) -> Kernel:
+def _kernel_of_product(in_columns: InColumns | None) -> Kernel:
     """Return the kernel of a layer's product, or of a product of two inputs, with no function behind it."""
     source = LinearSource("product", "value", "value", (), batch_norm=False, inputs=in_columns)
     passes = elements_space()
@@ -141,15 +194,15 @@ class TrainedLayer:
         exponents: what is kept of the weight's magnitude.
     """
 
-    def __init__(self, plans: TrainedProducts, model: TunedModule, layer: nn.Linear, exponents: RowExponents) -> None:
+    def __init__(self, plans: TrainedPlans, model: TunedModule, layer: nn.Linear, exponents: RowExponents) -> None:
         self.plans, self.model, self.layer, self.exponents = plans, model, layer, exponents
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output; of an input that the products are not for, by torch."""
-        axes, weight, bias = self.plans.layer.problem.axes, self.layer.weight, self.layer.bias
-        if x.shape != (axes["rows"], axes["in_features"]) or x.dtype != weight.dtype:
+        plan, weight, bias = self.plans.layer, self.layer.weight, self.layer.bias
+        if plan is None or x.shape != (plan.problem.axes["rows"], weight.shape[1]) or x.dtype != weight.dtype:
             return nn.functional.linear(x, weight, bias)
-        made: torch.Tensor = _Product.apply(self, x, weight, bias)  # type: ignore[no-untyped-call]
+        made: torch.Tensor = _Product.apply(self, plan, x, weight, bias)  # type: ignore[no-untyped-call]
         return made
 
     def product(
@@ -172,28 +225,70 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, layer: TrainedLayer, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        ctx: Any, layer: TrainedLayer, plan: Plan, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layer = layer
-        return layer.product(layer.plans.layer, x, weight, bias)
+        return layer.product(plan, x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (gradient,) = gradients
         x, weight = ctx.saved_tensors
-        _, for_x, for_weight, for_bias = ctx.needs_input_grad
+        _, _, for_x, for_weight, for_bias = ctx.needs_input_grad
         layer: TrainedLayer = ctx.layer
         by_x, by_weight = layer.plans.by_x, layer.plans.by_weight
         if torch.is_grad_enabled():
             by_x = by_weight = None  # to be differentiated once more
-        elif for_x and for_weight:
+        else:
             gradient = gradient.contiguous()
         of_x, of_weight = None, None
         if for_x:
             of_x = gradient @ weight if by_x is None else layer.product(by_x, gradient, weight.mT, None, BY_X)
         if for_weight:
-            of_weight = (
-                gradient.mT @ x if by_weight is None else layer.product(by_weight, gradient.mT, x.mT, None, BY_WEIGHT)
-            )
-        return None, of_x, of_weight, gradient.sum(0) if for_bias else None
+            turned = gradient.mT
+            of_weight = turned @ x if by_weight is None else layer.product(by_weight, turned, x.mT, None, BY_WEIGHT)
+        return None, None, of_x, of_weight, gradient.sum(0) if for_bias else None
+
+
+class TrainedFunction(NamedTuple):
+    """The function behind a layer.
+
+    Attributes:
+        behind, slope: the plans of its passes.
+        numbers: that it reads.
+        reference: the reference's own operations behind a product.
+    """
+
+    behind: Plan
+    slope: Plan
+    numbers: Sequence[Any]
+    reference: Callable[[torch.Tensor], torch.Tensor]
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        """Return the function of the product's values."""
+        made: torch.Tensor = _Behind.apply(self, value)  # type: ignore[no-untyped-call]
+        return made
+
+
+class _Behind(torch.autograd.Function):
+    """A pass over a product, and one over the gradient; second derivatives are the reference's."""
+
+    @staticmethod
+    def forward(ctx: Any, function: TrainedFunction, value: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(value)
+        ctx.function = function
+        output = torch.empty_like(value)
+        pass_over_elements(function.behind, (value, *function.numbers), output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (gradient,), (value,) = gradients, ctx.saved_tensors
+        function: TrainedFunction = ctx.function
+        if torch.is_grad_enabled():
+            run = lambda tensors: function.reference(tensors[0])  # noqa: E731
+            return None, *differentiate(run, (value,), (True,), (gradient,), higher=True)
+        found = torch.empty_like(value)
+        pass_over_elements(function.slope, (gradient.contiguous(), value, *function.numbers), found)
+        return None, found

@@ -87,9 +87,8 @@ def look(
     if pinned or traced is None:
         return Served(None, obstacle=Choice(None, Tier.REFERENCE, AUTOCAST)), lasts
     problem = module._identified(problem, inputs, traced)
-    problem = problem.at(Accuracy.under(problem.options, accuracy))
-    if trains:
-        problem = replace(problem, options={**problem.options, STEP_OPTION: "training"})
+    options = {**problem.options, **({STEP_OPTION: "training"} if trains else {})}
+    problem = replace(problem, options=options).at(Accuracy.under(options, accuracy))
     occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
     choice, plan = _decided(module, occasion, inputs)
     counts = policy is not Policy.REFERENCE and cast is None and not trains

@@ -24,7 +24,7 @@ import torch
 from tests.benchmarks.rows import require_gpu
 from torch import nn
 
-from tunebench.kernels.blocks.linear_training import BY_WEIGHT, BY_X, TrainedLayer, trained_products
+from tunebench.kernels.blocks.linear_training import BY_WEIGHT, BY_X, TrainedLayer
 from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew
 from tunebench.kernels.gemm_sigmoid_residual.reference import Model
 from tunebench.kernels.runtime.policy import set_policy
@@ -123,14 +123,15 @@ def measure(setting: str, shape: tuple[int, int, int], modes: list[str]) -> dict
             row["wrong"] = {name: _wrong(steps[name](), exact) for name in ("eager", "tuned")}
             del exact, double
         plans = [plan for _, plan in tuned._plans.values() if plan is not None]
-        products = trained_products(plans[-1]) if plans else None
+        forward: Any = tuned.trained_forward(plans[-1]) if plans else None
+        products = None if forward is None else forward.args[0]
         weight, bias, given = tuned.gemm.weight.detach(), tuned.gemm.bias.detach(), x.detach()
         calls: dict[str, Callable[[], Any]] = {
             "x·Wᵀ": lambda: nn.functional.linear(given, weight, bias),
             "G·W": lambda: by @ weight,
             "Gᵀ·x": lambda: by.mT @ given,
         }
-        if products is not None:
+        if products is not None and products.layer is not None:
             layer = TrainedLayer(products, tuned, tuned.gemm, tuned._exponents)
             calls["tuned x·Wᵀ"] = lambda: layer.product(products.layer, given, weight, bias)
             if products.by_x is not None:
