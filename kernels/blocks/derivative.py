@@ -34,7 +34,7 @@ def derivative_of(text: str) -> str | None:
     Sums, differences, products, quotients and the functions of `_OF_FUNCTIONS` are followed, as Python and C++ read
     them alike; what has no `value` in it is a constant, whatever it is.
     """
-    text = text.strip()
+    text = f"({text.strip()})"  # which may have several lines
     try:
         tree = ast.parse(text, mode="eval").body
     except SyntaxError:

@@ -366,11 +366,11 @@ class Linear(Block):
         # To autograd what a kernel makes is no view of another tensor.
         return made if made.shape == shape else torch.ops.aten._unsafe_view(made, shape)
 
-    def trained_forward(self, plan: Plan) -> Callable[..., torch.Tensor] | None:
-        """Return the reference's forward with its layer's products by kernels; None where torch's own are as good."""
+    def trained_forwards(self, plan: Plan) -> list[Callable[..., torch.Tensor]]:
+        """Return the reference's forward with its layer's products, or the function behind it too, by kernels."""
         is_all = not (self.reduces_rows or self.batch_norm_at or self.triangle) and self.finish == "value"
-        plans = plan.once(trained_plans, self.function if is_all else "", self.used)
-        return None if plans is None else partial(self._trained_forward, plans)
+        ways = plan.once(trained_plans, self.function if is_all else "", self.used)
+        return [partial(self._trained_forward, plans) for plans in ways]
 
     def _trained_forward(self, plans: TrainedPlans, *inputs: Any) -> torch.Tensor:
         """Run the reference's forward by a replica whose layer has tuned products, or the function behind it too."""

@@ -32,7 +32,7 @@ from tunebench.tuner.compile.compilers import default_compiler
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import CompilerMissingError, UserError
 from tunebench.tuner.kernel import Kernel, Mode, Plan
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.space import SearchSpace
 
 BY_X, BY_WEIGHT = InColumns(x=False, weight=True), InColumns(x=True, weight=True)
@@ -57,8 +57,10 @@ class TrainedPlans(NamedTuple):
     slope: Plan | None
 
 
-def trained_plans(plan: Plan, function: str, used: tuple[Operand, ...]) -> TrainedPlans | None:
-    """Return the plans of a step where a plan serves the forward; None where torch does all of it.
+def trained_plans(plan: Plan, function: str, used: tuple[Operand, ...]) -> tuple[TrainedPlans, ...]:
+    """Return the plans of a step where a plan serves the forward, and others to try; none where torch does all of it.
+
+    To read a weight in columns takes longer than in rows: where TF32 is permitted, torch's G · W may be the faster one.
 
     Args:
         function: of one `value` of the product, where nothing else stands behind it; empty elsewhere.
@@ -78,8 +80,10 @@ def trained_plans(plan: Plan, function: str, used: tuple[Operand, ...]) -> Train
             begun[4] = _pass(plan, f"gradient * {derivative}", (_GRADIENT, _VALUE, *used))
         made = [None if one is None else one.plan(plan) for one in begun]
     except CompilerMissingError:
-        return None
-    return TrainedPlans(*made) if any(made) else None
+        return ()
+    plans = TrainedPlans(*made)
+    others = (plans._replace(by_x=None),) if plans.by_x and plan.problem.accuracy is Accuracy.TF32 else ()
+    return (plans, *others) if any(plans) else ()
 
 
 _VALUE, _GRADIENT = (Operand(name, Kind.ELEMENT, name, None) for name in ("value", "gradient"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type, cast
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.derived import DerivedTensors
-from tunebench.kernels.runtime.duel import Answer, Score, duel
+from tunebench.kernels.runtime.duel import Answer, Score, duel, winner_of
 from tunebench.kernels.runtime.gradients import DifferentiableForward, replica
 from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, held, saves_differently
@@ -113,8 +113,8 @@ def _run(
         trains: a backward is expected.
     """
     dtype = None if cast is None else cast.dtype
-    if plan is not None and trains and cast is None and (forward := module.trained_forward(plan)) is not None:
-        return Served(plan, forward, needs_gradient=True)
+    if plan is not None and trains and cast is None and (ways := module.trained_forwards(plan)):
+        return Served(plan, ways[plan.once(_best_way).number], needs_gradient=True)
     if plan is not None and trains and module._pinned is None:
         return Served(None, obstacle=Choice(None, Tier.REFERENCE, _GRADIENTS))
     if plan is None or (cast is None and not call.needs_gradient):
@@ -132,7 +132,7 @@ def _decided(module: Any, occasion: Occasion, inputs: tuple[Any, ...]) -> Decide
     if decided is None:
         wait, make_ready, duel_of = waits_for_builds(module.wait), module._ready_maker(), _duel
         if STEP_OPTION in occasion.problem.options:
-            make_ready, duel_of = module.trained_forward, _duel_of_steps
+            make_ready, duel_of = module.trained_forwards, _duel_of_steps
         decided = decide(module.kernel, occasion, make_ready, partial(duel_of, module, inputs), wait=wait)
         if not (decided[0].being_built or occasion.is_captured()):
             module._plans[occasion] = decided
@@ -159,8 +159,9 @@ def _duel(module: Any, inputs: tuple[Any, ...], plans: Sequence[Plan]) -> list[S
 def _duel_of_steps(module: Any, inputs: tuple[Any, ...], plans: Sequence[Plan]) -> list[Score]:
     """Time whole steps, forward and backward, on replicas with leaves of their own; compare all that they give."""
     (plan,) = plans
-    if module.trained_forward(plan) is None:
-        return [Score(0.0, "its products are torch's own")]
+    ways = len(module.trained_forwards(plan))
+    if not ways:
+        return [Score(0.0, "all of a step is torch's own")]
     with torch.no_grad():
         gradient = type(module).reference_forward(replica(module), *inputs)
 
@@ -180,9 +181,25 @@ def _duel_of_steps(module: Any, inputs: tuple[Any, ...], plans: Sequence[Plan]) 
     def by_reference(made: Any) -> Callable[..., torch.Tensor]:
         return made.reference_forward  # type: ignore[no-any-return]
 
-    tuned = step(lambda made: made.trained_forward(plan), gradient.dtype)
+    def by_way(number: int, made: Any) -> Callable[..., torch.Tensor]:
+        return made.trained_forwards(plan)[number]  # type: ignore[no-any-return]
+
+    tuned = [step(partial(by_way, number), gradient.dtype) for number in range(ways)]
     exact = step(by_reference, torch.float64) if plan.problem.accuracy is Accuracy.EAGER else None
-    return duel([tuned], step(by_reference, gradient.dtype), plan.device.torch_device, exact)
+    scores = duel(tuned, step(by_reference, gradient.dtype), plan.device.torch_device, exact)
+    best = plan.once(_best_way).number = winner_of(scores) or 0
+    return [scores[best]]
+
+
+@dataclass
+class _Way:
+    """The number of the way among `trained_forwards` that won the duel of steps."""
+
+    number: int = 0
+
+
+def _best_way(_: Plan) -> _Way:
+    return _Way()
 
 
 def _leaves(values: Sequence[Any], dtype: torch.dtype) -> list[Any]:

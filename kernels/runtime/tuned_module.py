@@ -65,8 +65,8 @@ class TunedModule(nn.Module, abc.ABC):
     that are not plain memory (fake tensors, subclasses).
 
     A call that needs a gradient runs the kernel too, as one node of the autograd graph (see `gradients.py`). Once a
-    gradient has been taken the module is being trained, and calls that need one take `trained_forward` where its steps
-    are found to be faster than the reference's, and the reference's operations elsewhere; `eval()` ends that.
+    gradient has been taken the module is being trained, and calls that need one take one of `trained_forwards` whose
+    steps are found to be faster than the reference's, else the reference's operations; `eval()` ends that.
 
     Nothing that depends on the values of parameters or buffers is kept from one call to the next, so that any change to
     them changes the next output, unless the module is frozen: see `freeze`.
@@ -87,7 +87,7 @@ class TunedModule(nn.Module, abc.ABC):
     """The accuracy that this module's kernels need, or its name; None takes the program's accuracy."""
 
     is_trained: ClassVar[bool] = False
-    """Whether `trained_forward` may give one."""
+    """Whether `trained_forwards` may give any."""
 
     wait: bool | None = None
     """Whether this module's calls wait while their kernel is built; None takes the program's setting."""
@@ -210,13 +210,13 @@ class TunedModule(nn.Module, abc.ABC):
             LaunchError: this machine cannot make it: another configuration has to serve.
         """
 
-    def trained_forward(self, plan: Plan) -> Callable[..., torch.Tensor] | None:  # noqa: ARG002
-        """Return a forward by operations that autograd differentiates, for steps that are faster than the reference's
-        where the plan's forward is; None, unless overridden, where there is none.
+    def trained_forwards(self, plan: Plan) -> list[Callable[..., torch.Tensor]]:  # noqa: ARG002
+        """Return forwards by operations that autograd differentiates, whose steps may be faster than the reference's
+        where the plan's forward is; none unless overridden. The first is to be preferred where no duel is held.
 
-        All that it needs is made here, in a thread of its own, and kept with the plan.
+        All that they need is made here, in a thread of its own, and kept with the plan.
         """
-        return None
+        return []
 
     def _ready_maker(self) -> Callable[[Plan], None] | None:
         """Return `make_ready`; None where this class makes nothing beyond a plan's binary."""

@@ -123,8 +123,8 @@ def measure(setting: str, shape: tuple[int, int, int], modes: list[str]) -> dict
             row["wrong"] = {name: _wrong(steps[name](), exact) for name in ("eager", "tuned")}
             del exact, double
         plans = [plan for _, plan in tuned._plans.values() if plan is not None]
-        forward: Any = tuned.trained_forward(plans[-1]) if plans else None
-        products = None if forward is None else forward.args[0]
+        ways: list[Any] = tuned.trained_forwards(plans[-1]) if plans else []
+        products = ways[0].args[0] if ways else None
         weight, bias, given = tuned.gemm.weight.detach(), tuned.gemm.bias.detach(), x.detach()
         calls: dict[str, Callable[[], Any]] = {
             "x·Wᵀ": lambda: nn.functional.linear(given, weight, bias),
