@@ -204,7 +204,7 @@ class TrainedLayer:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output; of an input that the products are not for, by torch."""
         plan, weight, bias = self.plans.layer, self.layer.weight, self.layer.bias
-        if plan is None or x.shape != (plan.problem.axes["rows"], weight.shape[1]) or x.dtype != weight.dtype:
+        if plan is None or x.dim() != 2 or x.dtype != weight.dtype:
             return nn.functional.linear(x, weight, bias)
         made: torch.Tensor = _Product.apply(self, plan, x, weight, bias)  # type: ignore[no-untyped-call]
         return made
