@@ -45,7 +45,7 @@ from tunebench.kernels.blocks.linear_pass import (
 )
 from tunebench.kernels.blocks.linear_rows import FORMS, RowForm, RowsBehind, form_of, group_norm_operands, left_alone
 from tunebench.kernels.blocks.linear_source import LinearSource
-from tunebench.kernels.blocks.linear_training import TrainedFunction, TrainedLayer, TrainedPlans, trained_plans
+from tunebench.kernels.blocks.linear_training import TrainedLayer, TrainedPlans, trained_plans
 from tunebench.kernels.blocks.reductions import Reduction
 from tunebench.kernels.blocks.rows import checked_reductions, launch_rows
 from tunebench.kernels.runtime.axes import UnservedError
@@ -376,16 +376,16 @@ class Linear(Block):
         """Run the reference's forward by a replica whose layer has tuned products, or the function behind it too."""
         made = replica(self, *held(self))
         layer = attrgetter(self.layer_path)(made)
-        layer.forward = TrainedLayer(plans, self, layer, self._exponents)
+        alone = TrainedLayer(plans, self, layer, self._exponents)
         if plans.behind is None or plans.slope is None:
-            return made.reference_forward(*inputs)
-        product = layer.forward(inputs[self.input_at])
-
-        def reference(value: torch.Tensor) -> torch.Tensor:
-            layer.forward = lambda _: value
+            layer.forward = alone
             return made.reference_forward(*inputs)
 
-        return TrainedFunction(plans.behind, plans.slope, self.values(inputs), reference)(product)
+        def reference(product: torch.Tensor) -> torch.Tensor:
+            layer.forward = lambda _: product
+            return made.reference_forward(*inputs)
+
+        return alone._replace(numbers=self.values(inputs), reference=reference)(inputs[self.input_at])
 
     def _elements(self, call: LinearCall) -> torch.Tensor:
         """Return the matrix of the product's values after the function of each of them."""

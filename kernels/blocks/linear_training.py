@@ -3,14 +3,16 @@
 A step has three products: x · Wᵀ, the gradient by x, G · W, and that by W, Gᵀ · x. Where a plan's product is made of
 parts, all three are, with the plan's tunables: the first is the plan's own with no function behind it, the others are
 products of two inputs, which lie as they lie. A function of each value and of numbers is one pass over the product, and
-one over the gradient by the function's derivative. All else behind the layer is the reference's own, with its formulas.
+one over the gradient by the function's derivative, with the bias's sums. All else behind the layer is the reference's.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,26 +20,68 @@ from torch import nn
 
 from tunebench.kernels.blocks.block import Kind, Operand
 from tunebench.kernels.blocks.derivative import derivative_of
+from tunebench.kernels.blocks.device_function import device_function
 from tunebench.kernels.blocks.linear_pass import LinearCall, elements_space, own_output, pass_over
 from tunebench.kernels.blocks.linear_source import LinearSource
 from tunebench.kernels.blocks.pointwise import pass_over_elements, source_of, space_of
 from tunebench.kernels.runtime.gradients import differentiate
-from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in
 from tunebench.kernels.shared import DTYPES, products, split_product
 from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
+from tunebench.tuner import constraints
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.building import shared_build
 from tunebench.tuner.compile.compilers import default_compiler
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.errors import CompilerMissingError, UserError
-from tunebench.tuner.kernel import Kernel, Mode, Plan
+from tunebench.tuner.kernel import Kernel, Mode, Plan, ceil_div
 from tunebench.tuner.problem import Accuracy, Problem
-from tunebench.tuner.space import SearchSpace
+from tunebench.tuner.space import SearchSpace, Tunable
 
 BY_X, BY_WEIGHT = InColumns(x=False, weight=True), InColumns(x=True, weight=True)
 """How the factors of the gradients lie: G · W and Gᵀ · x."""
 _VECTOR_BYTES = 16
+_FEWEST_ROWS = 8
+_BLOCKS_OF_MULTIPROCESSOR = 2
+
+_SLOPE = """#include "functions.cuh"
+#include "vector.cuh"
+
+{function}
+// The gradient of a product, and for the bias the sums of its columns: of `chunk` rows in each row of blocks.
+extern "C" __global__ void __launch_bounds__(block_size)
+    slope(const scalar_t* __restrict__ gradient, const scalar_t* __restrict__ product{parameters},
+          scalar_t* __restrict__ output, accumulator_t* __restrict__ sums, long long rows, long long features,
+          long long chunk) {{
+    using vector_t = vector_of<scalar_t, vector_width>;
+    const long long column = (static_cast<long long>(blockIdx.x) * block_size + threadIdx.x) * vector_width;
+    if (column >= features) {{
+        return;
+    }}
+    accumulator_t sum[vector_width] = {{}};
+    const long long begin = blockIdx.y * chunk, end = min(begin + chunk, rows);
+#pragma unroll 4
+    for (long long row = begin; row < end; ++row) {{
+        const long long place = row * features + column;
+        auto made = load_anywhere<vector_t>(gradient + place);
+        auto values = load_anywhere<vector_t>(product + place);
+        accumulator_t slopes[vector_width];
+        for_each(values, [&](scalar_t& value, int i) {{
+            slopes[i] = functions::derivative(accumulator_t(value){arguments});
+        }});
+        for_each(made, [&](scalar_t& element, int i) {{
+            element = scalar_t(accumulator_t(element) * slopes[i]);
+            sum[i] += accumulator_t(element);
+        }});
+        store<false>(reinterpret_cast<vector_t*>(output) + place / vector_width, made);
+    }}
+#pragma unroll
+    for (int i = 0; i < vector_width; ++i) {{
+        sums[blockIdx.y * features + column + i] = sum[i];
+    }}
+}}
+"""
 _MOST_FUNCTIONS = 256
 
 
@@ -76,8 +120,8 @@ def trained_plans(plan: Plan, function: str, used: tuple[Operand, ...]) -> tuple
             begun[:3] = _products(plan)
         derivative = derivative_of(function)
         if derivative is not None and function != "value" and all(one.kind is Kind.SCALAR for one in used):
-            begun[3] = _pass(plan, function, (_VALUE, *used))
-            begun[4] = _pass(plan, f"gradient * {derivative}", (_GRADIENT, _VALUE, *used))
+            begun[3] = _pass(plan, function, used)
+            begun[4] = _slope(plan, derivative, used)
         made = [None if one is None else one.plan(plan) for one in begun]
     except CompilerMissingError:
         return ()
@@ -86,7 +130,7 @@ def trained_plans(plan: Plan, function: str, used: tuple[Operand, ...]) -> tuple
     return (plans, *others) if any(plans) else ()
 
 
-_VALUE, _GRADIENT = (Operand(name, Kind.ELEMENT, name, None) for name in ("value", "gradient"))
+_VALUE = Operand("value", Kind.ELEMENT, "value", None)
 
 
 def _products(plan: Plan) -> list[_Begun | None]:
@@ -137,15 +181,27 @@ def _product(plan: Plan, in_columns: InColumns | None, problem: Problem) -> _Beg
     return None if configuration is None else _begin(kernel, configuration, problem, plan)
 
 
-def _pass(plan: Plan, text: str, operands: Sequence[Operand]) -> _Begun | None:
-    """Begin to build a pass over the elements of a plan's output."""
+def _pass(plan: Plan, function: str, used: tuple[Operand, ...]) -> _Begun | None:
+    """Begin to build the pass over a product."""
     problem = Problem({"elements": plan.problem.axes["rows"] * plan.problem.axes["out_features"]}, plan.problem.dtype)
-    kernel = _kernel_of_pass(text, tuple(operands))
-    values = {"vector_width": _VECTOR_BYTES // problem.item_bytes}
-    if "fast_math" in plan.configuration:
-        values["fast_math"] = bool(plan["fast_math"])
+    values = {**_fast_math_of(plan), "vector_width": _VECTOR_BYTES // problem.item_bytes}
+    kernel = _kernel_of_pass(function, used)
     configuration = kernel.space.completed(values, problem, plan.device)
     return None if configuration is None else _begin(kernel, configuration, problem, plan)
+
+
+def _slope(plan: Plan, derivative: str, used: tuple[Operand, ...]) -> _Begun:
+    """Begin to build the pass over a gradient."""
+    features = plan.problem.axes["out_features"]
+    problem = Problem({"out_features": features}, plan.problem.dtype)
+    width = math.gcd(features, _VECTOR_BYTES // problem.item_bytes)
+    kernel = _kernel_of_slope(derivative, used)
+    configuration = kernel.space.choose({**_fast_math_of(plan), "vector_width": width}, problem, plan.device)
+    return _begin(kernel, configuration, problem, plan)
+
+
+def _fast_math_of(plan: Plan) -> dict[str, Value]:
+    return {name: value for name, value in plan.configuration.items() if name == "fast_math"}
 
 
 def _nearest(kernel: Kernel, values: Mapping[str, Value], problem: Problem, plan: Plan) -> Configuration | None:
@@ -158,12 +214,33 @@ def _nearest(kernel: Kernel, values: Mapping[str, Value], problem: Problem, plan
 
 
 @functools.lru_cache(_MOST_FUNCTIONS)
-def _kernel_of_pass(text: str, operands: tuple[Operand, ...]) -> Kernel:
-    """Return the kernel of one pass over elements."""
-    source = source_of("function", text, operands)
-    return Kernel.declare(
-        __file__, space_of(text), source=source, name="trained_function", texts={}, axes={}, dtypes=DTYPES
+def _kernel_of_pass(function: str, used: tuple[Operand, ...]) -> Kernel:
+    source = source_of("function", function, (_VALUE, *used))
+    return _kernel("trained_function", space_of(function), source)
+
+
+@functools.lru_cache(_MOST_FUNCTIONS)
+def _kernel_of_slope(derivative: str, used: tuple[Operand, ...]) -> Kernel:
+    names = [one.name for one in used]
+    # A derivative that calls none of its functions has no tunable for them, and one that does has both values.
+    space = SearchSpace(
+        (
+            Tunable("fast_math", (False, True)),
+            Tunable("block_size", (64, 128, 256), default=256),
+            Tunable("vector_width", (1, 2, 4, 8)),
+        ),
+        (constraints.vector_fits("vector_width"), constraints.divides("vector_width", "out_features")),
     )
+    source = _SLOPE.format(
+        function=device_function("derivative", "derivative", derivative, ["value", *names]),
+        parameters="".join(f", accumulator_t {name}_" for name in names),
+        arguments="".join(f", {name}_" for name in names),
+    )
+    return _kernel("trained_slope", space, source)
+
+
+def _kernel(name: str, space: SearchSpace, source: str) -> Kernel:
+    return Kernel.declare(__file__, space, source=source, name=name, texts={}, axes={}, dtypes=DTYPES)
 
 
 @functools.cache
@@ -188,111 +265,114 @@ def _kernel_of_product(in_columns: InColumns | None) -> Kernel:
     )
 
 
-class TrainedLayer:
-    """A linear layer's forward, as one node of the autograd graph for each call.
+class TrainedLayer(NamedTuple):
+    """A linear layer, alone or with the function behind it.
 
-    Args:
-        plans: of its products.
+    Attributes:
         model: whose layer it is.
         layer: with the parameters.
         exponents: what is kept of the weight's magnitude.
+        numbers: that the function reads.
+        reference: the reference's own operations behind a product; None of the layer alone.
     """
 
-    def __init__(self, plans: TrainedPlans, model: TunedModule, layer: nn.Linear, exponents: RowExponents) -> None:
-        self.plans, self.model, self.layer, self.exponents = plans, model, layer, exponents
+    plans: TrainedPlans
+    model: TunedModule
+    layer: nn.Linear
+    exponents: RowExponents
+    numbers: Sequence[Any] = ()
+    reference: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the layer's output; of an input that the products are not for, by torch."""
-        plan, weight, bias = self.plans.layer, self.layer.weight, self.layer.bias
-        if plan is None or x.dim() != 2 or x.dtype != weight.dtype:
-            return nn.functional.linear(x, weight, bias)
-        made: torch.Tensor = _Product.apply(self, plan, x, weight, bias)  # type: ignore[no-untyped-call]
+        """Return the output, as one node of the autograd graph."""
+        weight, bias = self.layer.weight, self.layer.bias
+        if x.dim() != 2 or x.dtype != weight.dtype:
+            return self.by_torch(x, weight, bias)
+        made: torch.Tensor = _Step.apply(self, x, weight, bias)  # type: ignore[no-untyped-call]
         return made
+
+    def by_torch(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return the output by operations that autograd knows."""
+        product = nn.functional.linear(x, weight, bias)
+        return product if self.reference is None else self.reference(product)
 
     def product(
         self,
-        plan: Plan,
+        plan: Plan | None,
         x: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
         in_columns: InColumns | None = None,
     ) -> torch.Tensor:
         """Compute x · weightᵀ + bias."""
+        if plan is None:
+            return nn.functional.linear(x, weight, bias)
         call = LinearCall(plan, x, weight, bias, self.exponents, (), False, True, self.model, in_columns)
         if not has_passes(str(plan["product"])):
             return own_output(call).values
         return pass_over(call, library_product(plan, self.model, weight, bias, x, in_columns), bias)
 
+    def behind(self, product: torch.Tensor) -> torch.Tensor:
+        """Return the function of a product's values."""
+        if self.reference is None or self.plans.behind is None:
+            return product
+        output = torch.empty_like(product)
+        pass_over_elements(self.plans.behind, (product, *self.numbers), output)
+        return output
 
-class _Product(torch.autograd.Function):
-    """The product of a layer; second derivatives are those of torch's products."""
+    def slope(
+        self, gradient: torch.Tensor, product: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
+        """Return the gradient of the product, and what makes that of the bias."""
+        plan, gradient = self.plans.slope, gradient.contiguous()
+        if plan is None or product is None:
+            return gradient, partial(gradient.sum, 0)
+        rows, features = product.shape
+        blocks, chunk = plan.once(_slope_grid, rows, features)
+        made = torch.empty_like(product)
+        sums = product.new_empty(blocks[1], features, dtype=computed_in(product.dtype))
+        threads = plan.integer("block_size")
+        arguments = (gradient, product, *self.numbers, made, sums, rows, features, chunk)
+        plan.launch("slope", *arguments, blocks=blocks, threads=threads)
+        return made, lambda: sums.sum(0).to(product.dtype)
+
+
+def _slope_grid(plan: Plan, rows: int, features: int) -> tuple[tuple[int, int], int]:
+    """Return the blocks, and how many rows each does."""
+    across = ceil_div(features, plan.integer("block_size") * plan.integer("vector_width"))
+    down = ceil_div(_BLOCKS_OF_MULTIPROCESSOR * plan.device.multiprocessors, across)
+    chunk = max(_FEWEST_ROWS, ceil_div(rows, down))
+    return (across, ceil_div(rows, chunk)), chunk
+
+
+class _Step(torch.autograd.Function):
+    """A layer's step; second derivatives are those of the reference's operations."""
 
     @staticmethod
     def forward(
-        ctx: Any, layer: TrainedLayer, plan: Plan, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        ctx: Any, layer: TrainedLayer, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
+        product = layer.product(layer.plans.layer, x, weight, bias)
         ctx.layer = layer
-        return layer.product(plan, x, weight, bias)
+        ctx.save_for_backward(x, weight, bias, None if layer.reference is None else product)
+        return layer.behind(product)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (gradient,) = gradients
-        x, weight = ctx.saved_tensors
-        _, _, for_x, for_weight, for_bias = ctx.needs_input_grad
         layer: TrainedLayer = ctx.layer
-        by_x, by_weight = layer.plans.by_x, layer.plans.by_weight
+        x, weight, bias, product = ctx.saved_tensors
+        _, for_x, for_weight, for_bias = needed = ctx.needs_input_grad
         if torch.is_grad_enabled():
-            by_x = by_weight = None  # to be differentiated once more
-        else:
-            gradient = gradient.contiguous()
-        of_x, of_weight = None, None
-        if for_x:
-            of_x = gradient @ weight if by_x is None else layer.product(by_x, gradient, weight.mT, None, BY_X)
-        if for_weight:
-            turned = gradient.mT
-            of_weight = turned @ x if by_weight is None else layer.product(by_weight, turned, x.mT, None, BY_WEIGHT)
-        return None, None, of_x, of_weight, gradient.sum(0) if for_bias else None
-
-
-class TrainedFunction(NamedTuple):
-    """The function behind a layer.
-
-    Attributes:
-        behind, slope: the plans of its passes.
-        numbers: that it reads.
-        reference: the reference's own operations behind a product.
-    """
-
-    behind: Plan
-    slope: Plan
-    numbers: Sequence[Any]
-    reference: Callable[[torch.Tensor], torch.Tensor]
-
-    def __call__(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the function of the product's values."""
-        made: torch.Tensor = _Behind.apply(self, value)  # type: ignore[no-untyped-call]
-        return made
-
-
-class _Behind(torch.autograd.Function):
-    """A pass over a product, and one over the gradient; second derivatives are the reference's."""
-
-    @staticmethod
-    def forward(ctx: Any, function: TrainedFunction, value: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(value)
-        ctx.function = function
-        output = torch.empty_like(value)
-        pass_over_elements(function.behind, (value, *function.numbers), output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (gradient,), (value,) = gradients, ctx.saved_tensors
-        function: TrainedFunction = ctx.function
-        if torch.is_grad_enabled():
-            run = lambda tensors: function.reference(tensors[0])  # noqa: E731
-            return None, *differentiate(run, (value,), (True,), (gradient,), higher=True)
-        found = torch.empty_like(value)
-        pass_over_elements(function.slope, (gradient.contiguous(), value, *function.numbers), found)
-        return None, found
+            tensors = (x, weight) if bias is None else (x, weight, bias)
+            found = differentiate(
+                lambda given: layer.by_torch(given[0], given[1], *given[2:] or (None,)),
+                tensors,
+                needed[1 : 1 + len(tensors)],
+                gradients,
+                higher=True,
+            )
+            return None, *found, *(None,) * (3 - len(found))
+        gradient, of_bias = layer.slope(gradients[0], product)
+        of_x = layer.product(layer.plans.by_x, gradient, weight.mT, None, BY_X) if for_x else None
+        of_weight = layer.product(layer.plans.by_weight, gradient.mT, x.mT, None, BY_WEIGHT) if for_weight else None
+        return None, of_x, of_weight, of_bias() if for_bias else None

@@ -113,6 +113,8 @@ def _run(
         trains: a backward is expected.
     """
     dtype = None if cast is None else cast.dtype
+    if plan is None and call.needs_gradient and cast is None and module.training and module.is_trained and not trains:
+        return Served(None, partial(_note_backward, module), needs_gradient=True)
     if plan is not None and trains and cast is None and (ways := module.trained_forwards(plan)):
         return Served(plan, ways[plan.once(_best_way).number], needs_gradient=True)
     if plan is not None and trains and module._pinned is None:
@@ -189,6 +191,14 @@ def _duel_of_steps(module: Any, inputs: tuple[Any, ...], plans: Sequence[Plan]) 
     scores = duel(tuned, step(by_reference, gradient.dtype), plan.device.torch_device, exact)
     best = plan.once(_best_way).number = winner_of(scores) or 0
     return [scores[best]]
+
+
+def _note_backward(module: Any, *inputs: Any) -> Any:
+    """Run the reference, and have the module trained once a gradient is taken."""
+    output = module.reference_forward(*inputs)
+    if isinstance(output, torch.Tensor) and output.grad_fn is not None:
+        output.grad_fn.register_prehook(lambda _: module._note_backward())
+    return output
 
 
 @dataclass

@@ -288,10 +288,10 @@ class TunedModule(nn.Module, abc.ABC):
             self._choices[None, None] = served.obstacle
         if served.miss is not None:
             served.miss.calls += 1
-        if served.plan is None:
-            return self.reference_forward(*inputs)
         if served.run is not None:
             return served.run(*inputs)
+        if served.plan is None:
+            return self.reference_forward(*inputs)
         return self.tuned_forward(served.plan, *inputs)
 
     def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:

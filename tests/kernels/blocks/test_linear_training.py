@@ -63,7 +63,7 @@ def test_the_derivative_of_every_function_is_autograds_first_and_second(tmp_path
     model = load(tmp_path / "every.py", "blocks.Linear", IN_TORCH, block)().double()
     x = torch.randn(4, 33, dtype=torch.float64, requires_grad=True)
     trained(model, (x,))
-    assert "_Behind" in node_of(model(x))
+    assert "_Step" in node_of(model(x))
     assert gradcheck(model, (x,))
     assert gradgradcheck(model, (x,))
     weights = list(model.parameters())
@@ -109,7 +109,7 @@ def test_gradients_are_the_references_however_they_come_in(name: str, way: str) 
         into += [output.detach(), x.grad, *(each.grad for each in one.parameters()), *one.buffers()]
     for one, other in zip(found, wanted, strict=True):
         size = max(1.0, float(other.abs().max()))
-        torch.testing.assert_close(one.to(other.dtype), other, rtol=0.0, atol=1e-5 * size)
+        torch.testing.assert_close(one.to(other.dtype), other, rtol=0.0, atol=1e-4 * size)
 
 
 def test_only_what_is_asked_for_is_made() -> None:
@@ -119,7 +119,7 @@ def test_only_what_is_asked_for_is_made() -> None:
         tuned.requires_grad_(parameters)
         x = inputs[0].clone().requires_grad_(needs_input)
         output = tuned(x)
-        assert "_Behind" in node_of(output)
+        assert "_Step" in node_of(output)
         output.sum().backward()
         assert [each.grad is not None for each in (x, *tuned.parameters())] == [needs_input, parameters, parameters]
         tuned.zero_grad()
@@ -168,7 +168,7 @@ def test_a_step_is_decided_by_a_duel_of_steps(monkeypatch: pytest.MonkeyPatch) -
             output = tuned(*inputs)
         ((problem, _), choice) = next(one for one in tuned.choices.items() if one[0][0] is not None)
         assert problem is not None and problem.options[STEP_OPTION] == "training"
-        assert ("_Behind" in node_of(output)) == (ratio > 1) == (choice.tier is not Tier.REFERENCE), choice.reason
+        assert ("_Step" in node_of(output)) == (ratio > 1) == (choice.tier is not Tier.REFERENCE), choice.reason
         assert "duel" in choice.reason
         assert len(answers[0]) == len(answers[1]) == 1 + len(list(model.parameters()))
         torch.testing.assert_close(answers[0], answers[1])
@@ -188,6 +188,17 @@ def test_policies_say_what_trains() -> None:
         trained(tuned, inputs)
         tuned.pin(None)
         with use_policy(policy, wait=True):
-            assert ("_Behind" in node_of(tuned(*inputs))) == is_tuned, policy
+            assert ("_Step" in node_of(tuned(*inputs))) == is_tuned, policy
             tuned.eval()
-            assert "_Behind" not in node_of(tuned(*inputs))
+            assert "_Step" not in node_of(tuned(*inputs))
+
+
+def test_a_backward_is_noticed_behind_the_reference_too() -> None:
+    """What is no faster forward may be in a step; a model that is in train mode is asked."""
+    for training in (True, False):
+        _, tuned, inputs = pair("gemm_sigmoid_residual", training=training)
+        with use_policy("exact", wait=True):
+            output = tuned(*inputs)
+            assert "_Step" not in node_of(output)
+            output.sum().backward()
+        assert tuned._trains == training
