@@ -373,19 +373,21 @@ class Linear(Block):
         return [partial(self._trained_forward, plans) for plans in ways]
 
     def _trained_forward(self, plans: TrainedPlans, *inputs: Any) -> torch.Tensor:
-        """Run the reference's forward by a replica whose layer has tuned products, or the function behind it too."""
-        made = replica(self, *held(self))
-        layer = attrgetter(self.layer_path)(made)
-        alone = TrainedLayer(plans, self, layer, self._exponents)
+        """Run a layer with the function behind it, or the reference's forward with the layer's products by kernels."""
+        trained = TrainedLayer(plans, self, attrgetter(self.layer_path)(self), self._exponents)
         if plans.behind is None or plans.slope is None:
-            layer.forward = alone
-            return made.reference_forward(*inputs)
+            return self._behind_layer(trained.__call__, inputs)
 
         def reference(product: torch.Tensor) -> torch.Tensor:
-            layer.forward = lambda _: product
-            return made.reference_forward(*inputs)
+            return self._behind_layer(lambda _: product, inputs)
 
-        return alone._replace(numbers=self.values(inputs), reference=reference)(inputs[self.input_at])
+        return trained._replace(numbers=self.values(inputs), reference=reference)(inputs[self.input_at])
+
+    def _behind_layer(self, layer: Callable[[torch.Tensor], torch.Tensor], inputs: Sequence[Any]) -> torch.Tensor:
+        """Run the reference's operations behind another layer."""
+        made = replica(self, *held(self))
+        attrgetter(self.layer_path)(made).__dict__["forward"] = layer
+        return made.reference_forward(*inputs)
 
     def _elements(self, call: LinearCall) -> torch.Tensor:
         """Return the matrix of the product's values after the function of each of them."""

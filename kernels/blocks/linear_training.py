@@ -360,6 +360,7 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         layer: TrainedLayer = ctx.layer
+        layer.model._note_backward()
         x, weight, bias, product = ctx.saved_tensors
         _, for_x, for_weight, for_bias = needed = ctx.needs_input_grad
         if torch.is_grad_enabled():

@@ -31,6 +31,8 @@ from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.settings import Setting
 
+_SECONDS_OF_STEPS = 5e-3
+"""Length of one round of a duel of steps: in training nobody waits for one, and the host goes on to the next."""
 _GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
 
 
@@ -83,7 +85,7 @@ def look(
         return Served(None, obstacle=told, autocast=dtype, settings=(Setting.ALGORITHMS,)), lasts
     pinned = module._pinned
     if pinned and (cast is None or pinned.problem.named == problem.at(pinned.problem.accuracy)):
-        return _run(module, pinned, call, cast, inputs, traced, trains=trains), lasts
+        return _run(module, pinned, call, cast, inputs, traced, trains=call.needs_gradient), lasts
     if pinned or traced is None:
         return Served(None, obstacle=Choice(None, Tier.REFERENCE, AUTOCAST)), lasts
     problem = module._identified(problem, inputs, traced)
@@ -188,7 +190,8 @@ def _duel_of_steps(module: Any, inputs: tuple[Any, ...], plans: Sequence[Plan]) 
 
     tuned = [step(partial(by_way, number), gradient.dtype) for number in range(ways)]
     exact = step(by_reference, torch.float64) if plan.problem.accuracy is Accuracy.EAGER else None
-    scores = duel(tuned, step(by_reference, gradient.dtype), plan.device.torch_device, exact)
+    device = plan.device.torch_device
+    scores = duel(tuned, step(by_reference, gradient.dtype), device, exact, round_seconds=_SECONDS_OF_STEPS)
     best = plan.once(_best_way).number = winner_of(scores) or 0
     return [scores[best]]
 

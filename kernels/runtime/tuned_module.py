@@ -316,7 +316,8 @@ class TunedModule(nn.Module, abc.ABC):
 
     def _note_backward(self) -> None:
         """Have calls that need a gradient trained: a backward through the kernel runs the reference's forward too."""
-        self._trains = True
+        if not self._trains:
+            self._trains = True
 
     @property
     def choices(self) -> dict[tuple[Problem | None, Device | None], Choice]:

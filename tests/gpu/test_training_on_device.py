@@ -73,7 +73,7 @@ def test_a_model_that_is_trained_ends_where_the_reference_does(cuda: Device) -> 
         optimiser = torch.optim.SGD(one.parameters(), lr=0.05)
         for _ in range(5):
             optimiser.zero_grad()
-            with use_policy(wait=True):
+            with use_policy("best", wait=True):
                 loss = one(torch.randn(512, 2048, device="cuda")).square().mean()
             loss.backward()
             optimiser.step()

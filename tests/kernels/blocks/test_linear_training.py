@@ -156,7 +156,9 @@ def test_a_step_is_decided_by_a_duel_of_steps(monkeypatch: pytest.MonkeyPatch) -
     for ratio in (2.0, 0.5):
         answers: list[tuple[torch.Tensor, ...]] = []
 
-        def duel(contenders: Sequence[Answer], reference: Answer, *_: Any, ratio: float = ratio) -> list[Score]:
+        def duel(
+            contenders: Sequence[Answer], reference: Answer, *_: Any, ratio: float = ratio, **__: Any
+        ) -> list[Score]:
             answers.extend((contenders[0](), reference()))  # noqa: B023 - it is called before the next turn
             return [Score(ratio)]
 
