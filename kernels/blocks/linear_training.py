@@ -41,9 +41,9 @@ from tunebench.tuner.space import SearchSpace, Tunable
 
 BY_X, BY_WEIGHT = InColumns(x=False, weight=True), InColumns(x=True, weight=True)
 """How the factors of the gradients lie: G · W and Gᵀ · x."""
-_VECTOR_BYTES = 16
+_VECTOR_BYTES, _HALF_BYTES = 16, 2
 _FEWEST_ROWS = 8
-_BLOCKS_OF_MULTIPROCESSOR = 2
+_BLOCKS_OF_MULTIPROCESSOR = 4
 
 _SLOPE = """#include "functions.cuh"
 #include "vector.cuh"
@@ -63,9 +63,9 @@ extern "C" __global__ void __launch_bounds__(block_size)
     const long long begin = blockIdx.y * chunk, end = min(begin + chunk, rows);
 #pragma unroll 4
     for (long long row = begin; row < end; ++row) {{
-        const long long place = row * features + column;
-        auto made = load_anywhere<vector_t>(gradient + place);
-        auto values = load_anywhere<vector_t>(product + place);
+        const long long place = (row * features + column) / vector_width;
+        auto made = load<false>(reinterpret_cast<const vector_t*>(gradient) + place);
+        auto values = load<false>(reinterpret_cast<const vector_t*>(product) + place);
         accumulator_t slopes[vector_width];
         for_each(values, [&](scalar_t& value, int i) {{
             slopes[i] = functions::derivative(accumulator_t(value){arguments});
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(block_size)
             element = scalar_t(accumulator_t(element) * slopes[i]);
             sum[i] += accumulator_t(element);
         }});
-        store<false>(reinterpret_cast<vector_t*>(output) + place / vector_width, made);
+        store<false>(reinterpret_cast<vector_t*>(output) + place, made);
     }}
 #pragma unroll
     for (int i = 0; i < vector_width; ++i) {{
@@ -201,7 +201,10 @@ def _slope(plan: Plan, derivative: str, used: tuple[Operand, ...]) -> _Begun:
 
 
 def _fast_math_of(plan: Plan) -> dict[str, Value]:
-    return {name: value for name, value in plan.configuration.items() if name == "fast_math"}
+    """Return the plan's choice; beside the rounding of half types it is off by nothing."""
+    if "fast_math" not in plan.configuration:
+        return {}
+    return {"fast_math": bool(plan["fast_math"]) or plan.problem.item_bytes == _HALF_BYTES}
 
 
 def _nearest(kernel: Kernel, values: Mapping[str, Value], problem: Problem, plan: Plan) -> Configuration | None:
@@ -222,7 +225,7 @@ def _kernel_of_pass(function: str, used: tuple[Operand, ...]) -> Kernel:
 @functools.lru_cache(_MOST_FUNCTIONS)
 def _kernel_of_slope(derivative: str, used: tuple[Operand, ...]) -> Kernel:
     names = [one.name for one in used]
-    # A derivative that calls none of its functions has no tunable for them, and one that does has both values.
+    # What the text includes asks for `fast_math`, whatever the derivative calls.
     space = SearchSpace(
         (
             Tunable("fast_math", (False, True)),
@@ -327,6 +330,8 @@ class TrainedLayer(NamedTuple):
         plan, gradient = self.plans.slope, gradient.contiguous()
         if plan is None or product is None:
             return gradient, partial(gradient.sum, 0)
+        if gradient.data_ptr() % _VECTOR_BYTES:
+            gradient = gradient.clone()
         rows, features = product.shape
         blocks, chunk = plan.once(_slope_grid, rows, features)
         made = torch.empty_like(product)
