@@ -13,7 +13,7 @@ from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type, cas
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.derived import DerivedTensors
 from tunebench.kernels.runtime.duel import Answer, Score, duel, winner_of
-from tunebench.kernels.runtime.gradients import DifferentiableForward, replica
+from tunebench.kernels.runtime.gradients import DifferentiableForward, gradients_of, replica
 from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, held, saves_differently
 from tunebench.kernels.runtime.policy import Policy, waits_for_builds
@@ -178,7 +178,7 @@ def _duel_of_steps(module: Any, inputs: tuple[Any, ...], plans: Sequence[Plan]) 
 
         def answer() -> tuple[torch.Tensor | None, ...]:
             output = forward(*given)
-            return output, *torch.autograd.grad(output, leaves, by, allow_unused=True)
+            return output, *gradients_of([output], leaves, [by])
 
         return answer
 
