@@ -118,7 +118,10 @@ def _run(
     if plan is None and call.needs_gradient and cast is None and module.training and module.is_trained and not trains:
         return Served(None, partial(_note_backward, module), needs_gradient=True)
     if plan is not None and trains and cast is None and (ways := module.trained_forwards(plan)):
-        return Served(plan, ways[plan.once(_best_way).number], needs_gradient=True)
+        way = plan.once(_best_way)
+        if module._pinned is not None:
+            way.number = (way.number + 1) % len(ways)  # so that the gate asks about all of them
+        return Served(plan, ways[way.number], needs_gradient=True)
     if plan is not None and trains and module._pinned is None:
         return Served(None, obstacle=Choice(None, Tier.REFERENCE, _GRADIENTS))
     if plan is None or (cast is None and not call.needs_gradient):

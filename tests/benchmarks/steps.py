@@ -122,24 +122,21 @@ def measure(setting: str, shape: tuple[int, int, int], modes: list[str]) -> dict
             exact = step_of(double, [*double.parameters()], x.detach().double().requires_grad_(), by.double())()
             row["wrong"] = {name: _wrong(steps[name](), exact) for name in ("eager", "tuned")}
             del exact, double
-        plans = [plan for _, plan in tuned._plans.values() if plan is not None]
-        ways: list[Any] = tuned.trained_forwards(plans[-1]) if plans else []
-        products = ways[0].args[0] if ways else None
         weight, bias, given = tuned.gemm.weight.detach(), tuned.gemm.bias.detach(), x.detach()
         calls: dict[str, Callable[[], Any]] = {
             "x·Wᵀ": lambda: nn.functional.linear(given, weight, bias),
             "G·W": lambda: by @ weight,
             "Gᵀ·x": lambda: by.mT @ given,
         }
+        ways: list[Any] = [way for _, plan in tuned._plans.values() if plan for way in tuned.trained_forwards(plan)]
+        for number, way in enumerate(ways):
+            row["ms"][f"way {number}"] = medians({"": step_of(way, [*tuned.parameters()], x, by)})[""]
+        products = ways[-1].args[0]._replace(layer=ways[0].args[0].layer, by_x=ways[0].args[0].by_x) if ways else None
         if products is not None and products.layer is not None:
             layer = TrainedLayer(products, tuned, tuned.gemm, tuned._exponents)
             calls["tuned x·Wᵀ"] = lambda: layer.product(products.layer, given, weight, bias)
-            if products.by_x is not None:
-                by_x = products.by_x
-                calls["tuned G·W"] = lambda: layer.product(by_x, by, weight.mT, None, BY_X)
-            if products.by_weight is not None:
-                by_weight = products.by_weight
-                calls["tuned Gᵀ·x"] = lambda: layer.product(by_weight, by.mT, given.mT, None, BY_WEIGHT)
+            calls["tuned G·W"] = lambda: layer.product(products.by_x, by, weight.mT, None, BY_X)
+            calls["tuned Gᵀ·x"] = lambda: layer.product(products.by_weight, by.mT, given.mT, None, BY_WEIGHT)
         with torch.no_grad():
             row["products"] = medians(calls)
     return row
@@ -147,7 +144,7 @@ def measure(setting: str, shape: tuple[int, int, int], modes: list[str]) -> dict
 
 def _line(row: Mapping[str, Any]) -> str:
     times = row["ms"]
-    best = min(value for name, value in times.items() if name != "tuned")
+    best = min(value for name, value in times.items() if name != "tuned" and not name.startswith("way"))
     told = " ".join(f"{name} {value:.3f}" for name, value in times.items())
     products = " ".join(f"{name} {value:.3f}" for name, value in row["products"].items())
     wrong = "".join(f"\n    wrong {name}: {' '.join(each)}" for name, each in row.get("wrong", {}).items())

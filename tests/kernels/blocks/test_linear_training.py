@@ -13,6 +13,8 @@ from one_file import load
 from torch.autograd import gradcheck, gradgradcheck
 
 from tunebench.kernels.blocks.derivative import derivative_of
+from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew
+from tunebench.kernels.gemm_sigmoid_residual.reference import Model
 from tunebench.kernels.runtime import dispatch
 from tunebench.kernels.runtime.duel import Answer, Score
 from tunebench.kernels.runtime.policy import use_policy
@@ -21,6 +23,7 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
+from tunebench.tuner.problem import Accuracy
 
 PARTS: dict[str, Value] = {"product": "parts", "part_type": "fp16", "corrections": "half", "pieces": 1}
 
@@ -43,10 +46,16 @@ def forward(self, x):
 """
 
 
-def trained(model: TunedModule, inputs: Sequence[Any], values: dict[str, Value] | None = None) -> TunedModule:
+def trained(
+    model: TunedModule,
+    inputs: Sequence[Any],
+    values: dict[str, Value] | None = None,
+    accuracy: Accuracy = Accuracy.TOLERANCE,
+) -> TunedModule:
     """The model under one configuration, of which a gradient has been taken."""
     problem = model.problem(*inputs)
     assert problem is not None, model.reason
+    problem = problem.at(accuracy)
     configuration = model.kernel.space.choose(values or {"product": "fp32"}, problem, CPU)
     model.pin(build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU)))
     model(*inputs).sum().backward()
@@ -110,6 +119,45 @@ def test_gradients_are_the_references_however_they_come_in(name: str, way: str) 
     for one, other in zip(found, wanted, strict=True):
         size = max(1.0, float(other.abs().max()))
         torch.testing.assert_close(one.to(other.dtype), other, rtol=0.0, atol=1e-4 * size)
+
+
+def by_range(weight: torch.Tensor) -> None:
+    """Rows from 1e-12 to 1e3."""
+    weight.mul_(torch.logspace(-12, 3, len(weight))[:, None])
+
+
+WEIGHTS: dict[str, Callable[[torch.Tensor], object]] = {
+    "usual": lambda weight: weight,
+    "of a wide range": by_range,
+    "with a row of zeros": lambda weight: weight[0].zero_(),
+    "with rows that no halves hold": lambda weight: weight[1:3].mul_(1e-38),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_every_way_to_train_where_tf32_is_permitted(weights: str) -> None:
+    """By the kernels, by torch's G · W, and by halves that forward and backward share."""
+    model, tuned = Model(70, 44, 2.0), ModelNew(70, 44, 2.0)
+    tuned.load_state_dict(model.state_dict())
+    x, by = torch.randn(37, 70), torch.randn(37, 44)
+    by[3] *= 1e20
+    trained(tuned, (x,), PARTS, Accuracy.TF32)
+    assert tuned._pinned is not None
+    ways = tuned.trained_forwards(tuned._pinned)
+    assert [way.args[0].shares_halves for way in ways] == [False, False, True]  # type: ignore[attr-defined]
+    with torch.no_grad():
+        for one in (model, tuned):
+            WEIGHTS[weights](one.get_parameter("gemm.weight"))
+    model.double()
+    exact = model(wide := x.double().requires_grad_())
+    wanted = (exact, *torch.autograd.grad(exact, [wide, *model.parameters()], by.double()))
+    for way in ways:
+        (leaf,) = with_gradient((x,))
+        output = way(leaf)
+        found = (output, *torch.autograd.grad(output, [leaf, *tuned.parameters()], by))
+        for one, other in zip(found, wanted, strict=True):
+            size = other.square().mean(-1, keepdim=True).sqrt()
+            torch.testing.assert_close(one / size, other / size, rtol=0.0, atol=1e-2, check_dtype=False)
 
 
 def test_only_what_is_asked_for_is_made() -> None:
