@@ -4,9 +4,6 @@ A step has three products: x · Wᵀ, the gradient by x, G · W, and that by W, 
 parts, all three are, with the plan's tunables: the first is the plan's own with no function behind it, the others are
 products of two inputs, which lie as they lie. A function of each value and of numbers is one pass over the product, and
 one over the gradient by the function's derivative, with the bias's sums. All else behind the layer is the reference's.
-
-Where products may be as TF32's are, the halves of the weight that the forward makes can serve G · W as well: `folded`
-gradients have the powers of two that the weight's rows are without.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,12 +26,11 @@ from tunebench.kernels.blocks.linear_source import LinearSource
 from tunebench.kernels.blocks.pointwise import pass_over_elements, source_of, space_of
 from tunebench.kernels.runtime.gradients import differentiate
 from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in
-from tunebench.kernels.shared import DTYPES, parts_product, products, split_product
-from tunebench.kernels.shared.parts_product import Parts
+from tunebench.kernels.shared import DTYPES, products, split_product
 from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner import constraints
-from tunebench.tuner.build import Argument, Build
+from tunebench.tuner.build import Build
 from tunebench.tuner.compile.building import shared_build
 from tunebench.tuner.compile.compilers import default_compiler
 from tunebench.tuner.configuration import Configuration, Value
@@ -44,51 +41,18 @@ from tunebench.tuner.space import SearchSpace, Tunable
 
 BY_X, BY_WEIGHT = InColumns(x=False, weight=True), InColumns(x=True, weight=True)
 """How the factors of the gradients lie: G · W and Gᵀ · x."""
-_HALVES: Mapping[str, Value] = {
-    **{"product": "parts", "part_type": "fp16", "corrections": "none", "pieces": 1, "split_threads": 1024},
-    **{"block_size": 256, "vectors_per_thread": 1, "in_place": True},
-}
-"""As the library multiplies halves for products as exact as TF32's."""
 _VECTOR_BYTES, _HALF_BYTES = 16, 2
-_FOLD_THREADS = 1024
 _FEWEST_ROWS = 8
 _BLOCKS_OF_MULTIPROCESSOR = 4
 
 _SLOPE = """#include "functions.cuh"
 #include "vector.cuh"
 
-constexpr int fold_threads = 1024, unfit_exponent = 1 << 20;
-
 {function}
-// Of the exponents of a weight's rows the least, which all columns get; where parts cannot hold a row, no column fits.
-extern "C" __global__ void __launch_bounds__(fold_threads)
-    fold(const int* __restrict__ exponents, int* __restrict__ of_columns, int* __restrict__ unfit, long long rows,
-         long long columns) {{
-    __shared__ int lows[fold_threads], highs[fold_threads];
-    int low = unfit_exponent, high = -unfit_exponent;
-    for (long long row = threadIdx.x; row < rows; row += fold_threads) {{
-        low = min(low, exponents[row]);
-        high = max(high, exponents[row]);
-    }}
-    lows[threadIdx.x] = low;
-    highs[threadIdx.x] = high;
-    __syncthreads();
-    for (int thread = 0; thread < fold_threads; ++thread) {{
-        low = min(low, lows[thread]);
-        high = max(high, highs[thread]);
-    }}
-    for (long long column = threadIdx.x; column < columns; column += fold_threads) {{
-        of_columns[column] = high == unfit_exponent ? unfit_exponent : low;
-        unfit[column] = high == unfit_exponent;
-    }}
-}}
-
-// The gradient of a product, and for the bias the sums of its columns: of `chunk` rows in each row of blocks. Where
-// `folded` is not null, it becomes the gradient without the powers of two that the weight's rows have.
+// The gradient of a product, and for the bias the sums of its columns: of `chunk` rows in each row of blocks.
 extern "C" __global__ void __launch_bounds__(block_size)
     slope(const scalar_t* __restrict__ gradient, const scalar_t* __restrict__ product{parameters},
-          scalar_t* __restrict__ output, scalar_t* __restrict__ folded, const int* __restrict__ exponents,
-          const int* __restrict__ least, accumulator_t* __restrict__ sums, long long rows, long long features,
+          scalar_t* __restrict__ output, accumulator_t* __restrict__ sums, long long rows, long long features,
           long long chunk) {{
     using vector_t = vector_of<scalar_t, vector_width>;
     const long long column = (static_cast<long long>(blockIdx.x) * block_size + threadIdx.x) * vector_width;
@@ -96,11 +60,6 @@ extern "C" __global__ void __launch_bounds__(block_size)
         return;
     }}
     accumulator_t sum[vector_width] = {{}};
-    float powers[vector_width];
-#pragma unroll
-    for (int i = 0; i < vector_width; ++i) {{
-        powers[i] = folded ? ldexpf(1.0f, *least - exponents[column + i]) : 1.0f;
-    }}
     const long long begin = blockIdx.y * chunk, end = min(begin + chunk, rows);
 #pragma unroll 4
     for (long long row = begin; row < end; ++row) {{
@@ -116,10 +75,6 @@ extern "C" __global__ void __launch_bounds__(block_size)
             sum[i] += accumulator_t(element);
         }});
         store<false>(reinterpret_cast<vector_t*>(output) + place, made);
-        if (folded) {{
-            for_each(made, [&](scalar_t& element, int i) {{ element = scalar_t(accumulator_t(element) * powers[i]); }});
-            store<false>(reinterpret_cast<vector_t*>(folded) + place, made);
-        }}
     }}
 #pragma unroll
     for (int i = 0; i < vector_width; ++i) {{
@@ -137,7 +92,6 @@ class TrainedPlans(NamedTuple):
         layer: the product.
         by_x, by_weight: its gradients.
         behind: the function of the product's values, and `slope`, the gradient times its derivative.
-        shares_halves: of the weight, between `layer` and `by_x`.
     """
 
     layer: Plan | None
@@ -145,7 +99,6 @@ class TrainedPlans(NamedTuple):
     by_weight: Plan | None
     behind: Plan | None
     slope: Plan | None
-    shares_halves: bool = False
 
 
 def trained_plans(plan: Plan, function: str, used: tuple[Operand, ...]) -> tuple[TrainedPlans, ...]:
@@ -161,35 +114,26 @@ def trained_plans(plan: Plan, function: str, used: tuple[Operand, ...]) -> tuple
         CompileError: a source was refused.
         LaunchError: the device refused a binary.
     """
-    begun: list[_Begun | None] = [None] * 5
-    halves: list[_Begun | None] = []
+    begun: list[_Begun | None] = [None] * len(TrainedPlans._fields)
     try:
         if plan["product"] in ("fused", "parts") and plan.problem.dtype == "float32":
-            begun[:3] = _products(plan, {})
-            if plan.problem.accuracy is Accuracy.TF32:
-                halves = _products(plan, _HALVES)[:2]
+            begun[:3] = _products(plan)
         derivative = derivative_of(function)
         if derivative is not None and function != "value" and all(one.kind is Kind.SCALAR for one in used):
             begun[3] = _pass(plan, function, used)
             begun[4] = _slope(plan, derivative, used)
-        made, of_halves = [[None if one is None else one.plan(plan) for one in some] for some in (begun, halves)]
+        made = [None if one is None else one.plan(plan) for one in begun]
     except CompilerMissingError:
         return ()
-    layer, by_x, by_weight, behind, slope = made
-    plans = TrainedPlans(layer, by_x, by_weight, behind, slope)
-    ways = [plans] if any(plans) else []
-    if of_halves:
-        ways.append(plans._replace(by_x=None))
-    if of_halves and all(of_halves) and behind and slope:
-        ways.append(plans._replace(layer=of_halves[0], by_x=of_halves[1], shares_halves=True))
-    return tuple(ways)
+    plans = TrainedPlans(*made)
+    others = (plans._replace(by_x=None),) if plans.by_x and plan.problem.accuracy is Accuracy.TF32 else ()
+    return (plans, *others) if any(plans) else ()
 
 
 _VALUE = Operand("value", Kind.ELEMENT, "value", None)
 
 
-def _products(plan: Plan, changes: Mapping[str, Value]) -> list[_Begun | None]:
-    """Begin to build the products with a plan's tunables and these changes."""
+def _products(plan: Plan) -> list[_Begun | None]:
     rows, depth, features = (plan.problem.axes[name] for name in ("rows", "in_features", "out_features"))
     of_layer = {"rows": rows, "in_features": depth, "out_features": features}
     by_x = {"products": 1, "rows": rows, "in_features": features, "out_features": depth}
@@ -197,9 +141,9 @@ def _products(plan: Plan, changes: Mapping[str, Value]) -> list[_Begun | None]:
     options = {name: value for name, value in plan.problem.options.items() if name != "mode"}
     of_mode = {**options, "mode": plan.problem.options.get("mode", Mode.EVAL)}
     return [
-        _product(plan, None, Problem(of_layer, "float32", of_mode), changes),
-        _product(plan, BY_X, Problem(by_x, "float32", options), changes),
-        None if changes else _product(plan, BY_WEIGHT, Problem(by_weight, "float32", options), changes),
+        _product(plan, None, Problem(of_layer, "float32", of_mode)),
+        _product(plan, BY_X, Problem(by_x, "float32", options)),
+        _product(plan, BY_WEIGHT, Problem(by_weight, "float32", options)),
     ]
 
 
@@ -224,10 +168,10 @@ def _begin(kernel: Kernel, configuration: Configuration, problem: Problem, plan:
     return _Begun(kernel, configuration, problem, build)
 
 
-def _product(plan: Plan, in_columns: InColumns | None, problem: Problem, changes: Mapping[str, Value]) -> _Begun | None:
+def _product(plan: Plan, in_columns: InColumns | None, problem: Problem) -> _Begun | None:
     """Begin to build a product with a plan's tunables; None where no configuration is as exact as the plan's."""
     kernel = _kernel_of_product(in_columns)
-    values = {"vector_width": 4, **{name: plan[name] for name in plan.configuration}, **changes}
+    values = {"vector_width": 4, **{name: plan[name] for name in plan.configuration}}
     if in_columns is not None:
         if values.get("weight_parts") == "none":
             values["weight_parts"] = "fp16"  # the same halves, made ahead of the product
@@ -379,73 +323,23 @@ class TrainedLayer(NamedTuple):
         pass_over_elements(self.plans.behind, (product, *self.numbers), output)
         return output
 
-    def slope(self, gradient: torch.Tensor, product: torch.Tensor | None, halves: Halves | None) -> Slope:
-        """Return the gradient of the product, and what else is made in one pass with it."""
+    def slope(
+        self, gradient: torch.Tensor, product: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
+        """Return the gradient of the product, and what makes that of the bias."""
         plan, gradient = self.plans.slope, gradient.contiguous()
         if plan is None or product is None:
-            return Slope(gradient, None, None)
+            return gradient, partial(gradient.sum, 0)
         if gradient.data_ptr() % _VECTOR_BYTES:
             gradient = gradient.clone()
         rows, features = product.shape
         blocks, chunk = plan.once(_slope_grid, rows, features)
-        made, folded = torch.empty_like(product), None if halves is None else torch.empty_like(product)
+        made = torch.empty_like(product)
         sums = product.new_empty(blocks[1], features, dtype=computed_in(product.dtype))
         threads = plan.integer("block_size")
-        of_weight = (None, None) if halves is None else (halves.exponents, halves.of_columns)
-        arguments = (gradient, product, *self.numbers, made, folded, *of_weight, sums, rows, features, chunk)
+        arguments = (gradient, product, *self.numbers, made, sums, rows, features, chunk)
         plan.launch("slope", *arguments, blocks=blocks, threads=threads)
-        return Slope(made, folded, sums)
-
-    def by_halves(self, slope: Slope, halves: Halves, weight: torch.Tensor) -> torch.Tensor:
-        """Compute the gradient by x of a gradient that is folded."""
-        plan, (features, depth) = self.plans.by_x, weight.shape
-        assert plan is not None and slope.folded is not None
-        parts = parts_product.split(plan, slope.folded, is_weight=False)
-        parts = parts._replace(factor=parts.factor[:, :features])
-        of_weight = Parts(halves.values[:, :depth], None, halves.of_columns, halves.unfit, None)
-        made = parts_product.parts_product(plan, slope.of_product, weight.mT, of_weight, None, BY_X, parts)
-        call = LinearCall(plan, slope.folded, weight.mT, None, self.exponents, (), False, True, self.model, BY_X)
-        return pass_over(call, made, None)
-
-
-class Halves(NamedTuple):
-    """A weight's rows in halves, each times a power of two.
-
-    Attributes:
-        values: (features, depth or more).
-        exponents: of the rows, int32.
-        of_columns, unfit: int32 (depth,): the least of the rows' exponents, or that parts cannot hold one of them.
-    """
-
-    values: torch.Tensor
-    exponents: Argument
-    of_columns: torch.Tensor
-    unfit: torch.Tensor
-
-    @classmethod
-    def of(cls, plan: Plan, parts: Parts, depth: int) -> Halves:
-        """Return what a gradient takes of the parts of a weight."""
-        values = parts.factor.t()
-        of_columns, unfit = (torch.empty(depth, dtype=torch.int32, device=values.device) for _ in range(2))
-        plan.launch("fold", parts.exponents, of_columns, unfit, len(values), depth, blocks=1, threads=_FOLD_THREADS)
-        return cls(values, parts.exponents, of_columns, unfit)
-
-
-class Slope(NamedTuple):
-    """The gradient of a product.
-
-    Attributes:
-        folded: the same without the powers of two of the weight's rows.
-        sums: of its columns, of several rows each.
-    """
-
-    of_product: torch.Tensor
-    folded: torch.Tensor | None
-    sums: torch.Tensor | None
-
-    def of_bias(self) -> torch.Tensor:
-        """Return the gradient of the bias."""
-        return (self.of_product if self.sums is None else self.sums).sum(0).to(self.of_product.dtype)
+        return made, lambda: sums.sum(0).to(product.dtype)
 
 
 def _slope_grid(plan: Plan, rows: int, features: int) -> tuple[tuple[int, int], int]:
@@ -463,15 +357,7 @@ class _Step(torch.autograd.Function):
     def forward(
         ctx: Any, layer: TrainedLayer, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        plans, ctx.halves = layer.plans, None
-        if plans.shares_halves and plans.layer is not None and plans.slope is not None:
-            parts = parts_product.split(plans.layer, weight, is_weight=True)
-            made = parts_product.parts_product(plans.layer, x, weight, parts)
-            call = LinearCall(plans.layer, x, weight, bias, layer.exponents, (), False, True, layer.model)
-            product = pass_over(call, made, bias)
-            ctx.halves = Halves.of(plans.slope, parts, x.shape[1])
-        else:
-            product = layer.product(plans.layer, x, weight, bias)
+        product = layer.product(layer.plans.layer, x, weight, bias)
         ctx.layer = layer
         ctx.save_for_backward(x, weight, bias, None if layer.reference is None else product)
         return layer.behind(product)
@@ -492,13 +378,7 @@ class _Step(torch.autograd.Function):
                 higher=True,
             )
             return None, *found, *(None,) * (3 - len(found))
-        halves: Halves | None = ctx.halves if for_x else None
-        slope, of_x, of_weight = layer.slope(gradients[0], product, halves), None, None
-        gradient = slope.of_product
-        if halves is not None:
-            of_x = layer.by_halves(slope, halves, weight)
-        elif for_x:
-            of_x = layer.product(layer.plans.by_x, gradient, weight.mT, None, BY_X)
-        if for_weight:
-            of_weight = layer.product(layer.plans.by_weight, gradient.mT, x.mT, None, BY_WEIGHT)
-        return None, of_x, of_weight, slope.of_bias() if for_bias else None
+        gradient, of_bias = layer.slope(gradients[0], product)
+        of_x = layer.product(layer.plans.by_x, gradient, weight.mT, None, BY_X) if for_x else None
+        of_weight = layer.product(layer.plans.by_weight, gradient.mT, x.mT, None, BY_WEIGHT) if for_weight else None
+        return None, of_x, of_weight, of_bias() if for_bias else None

@@ -292,7 +292,6 @@ def parts_product(
     weight_parts: Parts,
     factors: torch.Tensor | None = None,
     in_columns: InColumns = _IN_ROWS,
-    x_parts: Parts | None = None,
 ) -> Product:
     """Compute x · weightᵀ, as partial products, on torch's current stream.
 
@@ -301,9 +300,8 @@ def parts_product(
         weight: (features, depth), float32, on the same device.
         weight_parts: what `split` has made of the weight and the factors.
         factors: (features,) that the parts of the weight's rows were multiplied by.
-        x_parts: what was made of x; None to make them.
     """
-    x_parts = x_parts or parts_of(plan, x, is_weight=False, in_columns=in_columns.x)
+    x_parts = parts_of(plan, x, is_weight=False, in_columns=in_columns.x)
     (rows, depth), features = x.shape, weight.shape[0]
     x = (x.mT if in_columns.x else x).contiguous()
     weight = (weight.mT if in_columns.weight else weight).contiguous()

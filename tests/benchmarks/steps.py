@@ -131,7 +131,7 @@ def measure(setting: str, shape: tuple[int, int, int], modes: list[str]) -> dict
         ways: list[Any] = [way for _, plan in tuned._plans.values() if plan for way in tuned.trained_forwards(plan)]
         for number, way in enumerate(ways):
             row["ms"][f"way {number}"] = medians({"": step_of(way, [*tuned.parameters()], x, by)})[""]
-        products = ways[-1].args[0]._replace(layer=ways[0].args[0].layer, by_x=ways[0].args[0].by_x) if ways else None
+        products = ways[0].args[0] if ways else None
         if products is not None and products.layer is not None:
             layer = TrainedLayer(products, tuned, tuned.gemm, tuned._exponents)
             calls["tuned x·Wᵀ"] = lambda: layer.product(products.layer, given, weight, bias)

@@ -121,33 +121,20 @@ def test_gradients_are_the_references_however_they_come_in(name: str, way: str) 
         torch.testing.assert_close(one.to(other.dtype), other, rtol=0.0, atol=1e-4 * size)
 
 
-def by_range(weight: torch.Tensor) -> None:
-    """Rows from 1e-12 to 1e3."""
-    weight.mul_(torch.logspace(-12, 3, len(weight))[:, None])
-
-
-WEIGHTS: dict[str, Callable[[torch.Tensor], object]] = {
-    "usual": lambda weight: weight,
-    "of a wide range": by_range,
-    "with a row of zeros": lambda weight: weight[0].zero_(),
-    "with rows that no halves hold": lambda weight: weight[1:3].mul_(1e-38),
-}
-
-
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_every_way_to_train_where_tf32_is_permitted(weights: str) -> None:
-    """By the kernels, by torch's G · W, and by halves that forward and backward share."""
+@pytest.mark.parametrize("size", [1.0, 1e-38], ids=["usual rows", "rows that no halves hold"])
+def test_every_way_to_train_where_tf32_is_permitted(size: float) -> None:
+    """By the kernels, and by torch's G · W."""
     model, tuned = Model(70, 44, 2.0), ModelNew(70, 44, 2.0)
     tuned.load_state_dict(model.state_dict())
     x, by = torch.randn(37, 70), torch.randn(37, 44)
     by[3] *= 1e20
-    trained(tuned, (x,), PARTS, Accuracy.TF32)
+    trained(tuned, (x,), {**PARTS, "corrections": "none"}, Accuracy.TF32)
     assert tuned._pinned is not None
     ways = tuned.trained_forwards(tuned._pinned)
-    assert [way.args[0].shares_halves for way in ways] == [False, False, True]  # type: ignore[attr-defined]
+    assert [way.args[0].by_x is None for way in ways] == [False, True]  # type: ignore[attr-defined]
     with torch.no_grad():
         for one in (model, tuned):
-            WEIGHTS[weights](one.get_parameter("gemm.weight"))
+            one.get_parameter("gemm.weight")[1:3] *= size
     model.double()
     exact = model(wide := x.double().requires_grad_())
     wanted = (exact, *torch.autograd.grad(exact, [wide, *model.parameters()], by.double()))
@@ -156,8 +143,8 @@ def test_every_way_to_train_where_tf32_is_permitted(weights: str) -> None:
         output = way(leaf)
         found = (output, *torch.autograd.grad(output, [leaf, *tuned.parameters()], by))
         for one, other in zip(found, wanted, strict=True):
-            size = other.square().mean(-1, keepdim=True).sqrt()
-            torch.testing.assert_close(one / size, other / size, rtol=0.0, atol=1e-2, check_dtype=False)
+            rms = other.square().mean(-1, keepdim=True).sqrt()
+            torch.testing.assert_close(one / rms, other / rms, rtol=0.0, atol=5e-3, check_dtype=False)
 
 
 def test_only_what_is_asked_for_is_made() -> None:
