@@ -16,7 +16,7 @@ from tunebench.kernels.runtime.duel import Answer, Score, duel, winner_of
 from tunebench.kernels.runtime.gradients import DifferentiableForward, gradients_of, replica
 from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, held, saves_differently
-from tunebench.kernels.runtime.policy import Policy, waits_for_builds
+from tunebench.kernels.runtime.policy import Policy, has_steps, waits_for_builds
 from tunebench.kernels.runtime.reference_call import (
     ReferenceCall,
     describe_reference,
@@ -66,7 +66,7 @@ def look(
         obstacle = obstacle or "a tensor was made in inference mode, and autograd saves none of those"
     elif call.needs_gradient and saves_differently():
         obstacle, lasts = obstacle or _GRADIENTS, False
-    elif trains and module._pinned is None and (dtype is not None or not module.is_trained):
+    elif trains and module._pinned is None and (dtype is not None or not (module.is_trained and has_steps())):
         obstacle = obstacle or _GRADIENTS
     elif module.kernel.atomics and torch.are_deterministic_algorithms_enabled():
         obstacle = obstacle or "deterministic algorithms are required, and the kernel sums in any order"
@@ -84,8 +84,9 @@ def look(
         told = Choice(None, Tier.REFERENCE, obstacle or module.reason)
         return Served(None, obstacle=told, autocast=dtype, settings=(Setting.ALGORITHMS,)), lasts
     pinned = module._pinned
+    trains = trains if pinned is None else call.needs_gradient and has_steps()
     if pinned and (cast is None or pinned.problem.named == problem.at(pinned.problem.accuracy)):
-        return _run(module, pinned, call, cast, inputs, traced, trains=call.needs_gradient), lasts
+        return _run(module, pinned, call, cast, inputs, traced, trains=trains), lasts
     if pinned or traced is None:
         return Served(None, obstacle=Choice(None, Tier.REFERENCE, AUTOCAST)), lasts
     problem = module._identified(problem, inputs, traced)

@@ -220,11 +220,14 @@ def dispatch_forgets() -> None:
 
 
 def test_policies_say_what_trains() -> None:
-    for policy, is_tuned in (("recorded", True), ("exact", False), ("reference", False)):
+    rules = (("recorded", True, True), ("recorded", False, False), ("exact", True, False), ("reference", True, False))
+    for policy, steps, is_tuned in rules:
         _, tuned, inputs = pair("gemm_sigmoid_residual")
         trained(tuned, inputs)
+        with use_policy(steps=steps):
+            assert ("_Step" in node_of(tuned(*inputs))) == steps
         tuned.pin(None)
-        with use_policy(policy, wait=True):
+        with use_policy(policy, wait=True, steps=steps):
             assert ("_Step" in node_of(tuned(*inputs))) == is_tuned, policy
             tuned.eval()
             assert "_Step" not in node_of(tuned(*inputs))
