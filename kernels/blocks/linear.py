@@ -374,7 +374,7 @@ class Linear(Block):
 
     def _trained_forward(self, plans: TrainedPlans, *inputs: Any) -> torch.Tensor:
         """Run a layer with the function behind it, or the reference's forward with the layer's products by kernels."""
-        trained = TrainedLayer(plans, self, attrgetter(self.layer_path)(self), self._exponents)
+        trained = TrainedLayer(plans, self, attrgetter(self.layer_path)(self), self._exponents, [])
         if plans.behind is None or plans.slope is None:
             return self._behind_layer(trained.__call__, inputs)
 

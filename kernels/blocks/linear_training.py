@@ -12,7 +12,6 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -269,12 +268,13 @@ def _kernel_of_product(in_columns: InColumns | None) -> Kernel:
 
 
 class TrainedLayer(NamedTuple):
-    """A linear layer, alone or with the function behind it.
+    """One call of a linear layer, alone or with the function behind it.
 
     Attributes:
         model: whose layer it is.
         layer: with the parameters.
         exponents: what is kept of the weight's magnitude.
+        sums: of the columns of a gradient of the product, beside it.
         numbers: that the function reads.
         reference: the reference's own operations behind a product; None of the layer alone.
     """
@@ -283,21 +283,21 @@ class TrainedLayer(NamedTuple):
     model: TunedModule
     layer: nn.Linear
     exponents: RowExponents
+    sums: list[tuple[torch.Tensor, torch.Tensor]]
     numbers: Sequence[Any] = ()
     reference: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the output, as one node of the autograd graph."""
+        """Return the output, by a node of the autograd graph for the product and one for the function."""
         weight, bias = self.layer.weight, self.layer.bias
         if x.dim() != 2 or x.dtype != weight.dtype:
-            return self.by_torch(x, weight, bias)
-        made: torch.Tensor = _Step.apply(self, x, weight, bias)  # type: ignore[no-untyped-call]
+            product = nn.functional.linear(x, weight, bias)
+            return product if self.reference is None else self.reference(product)
+        product = _Product.apply(self, x, weight, bias)  # type: ignore[no-untyped-call]
+        made: torch.Tensor = product
+        if self.reference is not None:
+            made = _Behind.apply(self, product)  # type: ignore[no-untyped-call]
         return made
-
-    def by_torch(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return the output by operations that autograd knows."""
-        product = nn.functional.linear(x, weight, bias)
-        return product if self.reference is None else self.reference(product)
 
     def product(
         self,
@@ -317,19 +317,15 @@ class TrainedLayer(NamedTuple):
 
     def behind(self, product: torch.Tensor) -> torch.Tensor:
         """Return the function of a product's values."""
-        if self.reference is None or self.plans.behind is None:
-            return product
+        assert self.plans.behind is not None
         output = torch.empty_like(product)
         pass_over_elements(self.plans.behind, (product, *self.numbers), output)
         return output
 
-    def slope(
-        self, gradient: torch.Tensor, product: torch.Tensor | None
-    ) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
-        """Return the gradient of the product, and what makes that of the bias."""
+    def slope(self, gradient: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the product, of that of the output, and keep the sums of its columns."""
         plan, gradient = self.plans.slope, gradient.contiguous()
-        if plan is None or product is None:
-            return gradient, partial(gradient.sum, 0)
+        assert plan is not None
         if gradient.data_ptr() % _VECTOR_BYTES:
             gradient = gradient.clone()
         rows, features = product.shape
@@ -339,7 +335,13 @@ class TrainedLayer(NamedTuple):
         threads = plan.integer("block_size")
         arguments = (gradient, product, *self.numbers, made, sums, rows, features, chunk)
         plan.launch("slope", *arguments, blocks=blocks, threads=threads)
-        return made, lambda: sums.sum(0).to(product.dtype)
+        self.sums[:] = [(made, sums)]
+        return made
+
+    def of_bias(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the bias, of that of the product."""
+        kept = next((sums for one, sums in self.sums if one is gradient), gradient)
+        return kept.sum(0).to(gradient.dtype)
 
 
 def _slope_grid(plan: Plan, rows: int, features: int) -> tuple[tuple[int, int], int]:
@@ -350,35 +352,50 @@ def _slope_grid(plan: Plan, rows: int, features: int) -> tuple[tuple[int, int], 
     return (across, ceil_div(rows, chunk)), chunk
 
 
-class _Step(torch.autograd.Function):
-    """A layer's step; second derivatives are those of the reference's operations."""
+class _Product(torch.autograd.Function):
+    """The product of a layer; second derivatives are those of torch's products. It saves what torch's own does."""
 
     @staticmethod
     def forward(
         ctx: Any, layer: TrainedLayer, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        product = layer.product(layer.plans.layer, x, weight, bias)
+        _, for_x, for_weight, _ = ctx.needs_input_grad
         ctx.layer = layer
-        ctx.save_for_backward(x, weight, bias, None if layer.reference is None else product)
+        ctx.save_for_backward(x if for_weight else None, weight if for_x else None)
+        return layer.product(layer.plans.layer, x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (gradient,), layer = gradients, ctx.layer
+        layer.model._note_backward()
+        x, weight = ctx.saved_tensors
+        _, for_x, for_weight, for_bias = ctx.needs_input_grad
+        of_bias = layer.of_bias(gradient) if for_bias else None
+        layer.sums.clear()
+        by_x, by_weight = layer.plans.by_x, layer.plans.by_weight
+        if torch.is_grad_enabled():
+            by_x = by_weight = None  # to be differentiated once more
+        else:
+            gradient = gradient.contiguous()
+        of_x = layer.product(by_x, gradient, weight.mT, None, BY_X) if for_x else None
+        of_weight = layer.product(by_weight, gradient.mT, x.mT, None, BY_WEIGHT) if for_weight else None
+        return None, of_x, of_weight, of_bias
+
+
+class _Behind(torch.autograd.Function):
+    """The function behind a layer; second derivatives are those of the reference's operations."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: TrainedLayer, product: torch.Tensor) -> torch.Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(product)
         return layer.behind(product)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         layer: TrainedLayer = ctx.layer
-        layer.model._note_backward()
-        x, weight, bias, product = ctx.saved_tensors
-        _, for_x, for_weight, for_bias = needed = ctx.needs_input_grad
-        if torch.is_grad_enabled():
-            tensors = (x, weight) if bias is None else (x, weight, bias)
-            found = differentiate(
-                lambda given: layer.by_torch(given[0], given[1], *given[2:] or (None,)),
-                tensors,
-                needed[1 : 1 + len(tensors)],
-                gradients,
-                higher=True,
-            )
-            return None, *found, *(None,) * (3 - len(found))
-        gradient, of_bias = layer.slope(gradients[0], product)
-        of_x = layer.product(layer.plans.by_x, gradient, weight.mT, None, BY_X) if for_x else None
-        of_weight = layer.product(layer.plans.by_weight, gradient.mT, x.mT, None, BY_WEIGHT) if for_weight else None
-        return None, of_x, of_weight, of_bias() if for_bias else None
+        (product,) = ctx.saved_tensors
+        reference = layer.reference
+        if not torch.is_grad_enabled() or reference is None:
+            return None, layer.slope(gradients[0], product)
+        return None, *differentiate(lambda given: reference(given[0]), (product,), (True,), gradients, higher=True)

@@ -31,7 +31,7 @@ from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.settings import Setting
 
-_SECONDS_OF_STEPS = 5e-3
+_SECONDS_OF_STEPS = 2e-2
 """Length of one round of a duel of steps: in training nobody waits for one, and the host goes on to the next."""
 _GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
 

@@ -133,7 +133,7 @@ def measure(setting: str, shape: tuple[int, int, int], modes: list[str]) -> dict
             row["ms"][f"way {number}"] = medians({"": step_of(way, [*tuned.parameters()], x, by)})[""]
         products = ways[0].args[0] if ways else None
         if products is not None and products.layer is not None:
-            layer = TrainedLayer(products, tuned, tuned.gemm, tuned._exponents)
+            layer = TrainedLayer(products, tuned, tuned.gemm, tuned._exponents, [])
             calls["tuned x·Wᵀ"] = lambda: layer.product(products.layer, given, weight, bias)
             calls["tuned G·W"] = lambda: layer.product(products.by_x, by, weight.mT, None, BY_X)
             calls["tuned Gᵀ·x"] = lambda: layer.product(products.by_weight, by.mT, given.mT, None, BY_WEIGHT)

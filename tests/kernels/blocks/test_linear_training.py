@@ -72,7 +72,7 @@ def test_the_derivative_of_every_function_is_autograds_first_and_second(tmp_path
     model = load(tmp_path / "every.py", "blocks.Linear", IN_TORCH, block)().double()
     x = torch.randn(4, 33, dtype=torch.float64, requires_grad=True)
     trained(model, (x,))
-    assert "_Step" in node_of(model(x))
+    assert "_Behind" in node_of(model(x))
     assert gradcheck(model, (x,))
     assert gradgradcheck(model, (x,))
     weights = list(model.parameters())
@@ -154,7 +154,7 @@ def test_only_what_is_asked_for_is_made() -> None:
         tuned.requires_grad_(parameters)
         x = inputs[0].clone().requires_grad_(needs_input)
         output = tuned(x)
-        assert "_Step" in node_of(output)
+        assert "_Behind" in node_of(output)
         output.sum().backward()
         assert [each.grad is not None for each in (x, *tuned.parameters())] == [needs_input, parameters, parameters]
         tuned.zero_grad()
@@ -171,6 +171,26 @@ def test_a_weight_changed_before_the_backward_is_refused_and_one_changed_behind_
     torch.testing.assert_close(tuned(*inputs), tuned.reference_forward(*inputs))
     tuned.scaling_factor = -3.0
     torch.testing.assert_close(tuned(*inputs), tuned.reference_forward(*inputs))
+
+
+def test_what_torchs_own_layer_does_not_save_may_change_before_the_backward() -> None:
+    """The bias, the weight where the input needs no gradient, and the input where the weight needs none."""
+    for needs_input, name in ((True, "gemm.bias"), (False, "gemm.weight"), (True, "x")):
+        gradients = []
+        for one in pair("gemm_sigmoid_residual")[:2]:
+            _, _, inputs = pair("gemm_sigmoid_residual")
+            if isinstance(one, TunedModule):
+                trained(one, inputs, PARTS)
+            one.get_parameter("gemm.weight").requires_grad_(name != "x")
+            leaf = inputs[0].clone().requires_grad_(needs_input)
+            x = leaf * 1.0
+            output = one(x)
+            with torch.no_grad():
+                (x if name == "x" else one.get_parameter(name)).mul_(3.0)
+            output.sum().backward()
+            gradients.append([each.grad for each in (leaf, *one.parameters())])
+        for one_gradient, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one_gradient, other)
 
 
 def test_second_derivatives_are_those_of_torchs_products() -> None:
@@ -205,7 +225,7 @@ def test_a_step_is_decided_by_a_duel_of_steps(monkeypatch: pytest.MonkeyPatch) -
             output = tuned(*inputs)
         ((problem, _), choice) = next(one for one in tuned.choices.items() if one[0][0] is not None)
         assert problem is not None and problem.options[STEP_OPTION] == "training"
-        assert ("_Step" in node_of(output)) == (ratio > 1) == (choice.tier is not Tier.REFERENCE), choice.reason
+        assert ("_Behind" in node_of(output)) == (ratio > 1) == (choice.tier is not Tier.REFERENCE), choice.reason
         assert "duel" in choice.reason
         assert len(answers[0]) == len(answers[1]) == 1 + len(list(model.parameters()))
         torch.testing.assert_close(answers[0], answers[1])
@@ -225,12 +245,12 @@ def test_policies_say_what_trains() -> None:
         _, tuned, inputs = pair("gemm_sigmoid_residual")
         trained(tuned, inputs)
         with use_policy(steps=steps):
-            assert ("_Step" in node_of(tuned(*inputs))) == steps
+            assert ("_Behind" in node_of(tuned(*inputs))) == steps
         tuned.pin(None)
         with use_policy(policy, wait=True, steps=steps):
-            assert ("_Step" in node_of(tuned(*inputs))) == is_tuned, policy
+            assert ("_Behind" in node_of(tuned(*inputs))) == is_tuned, policy
             tuned.eval()
-            assert "_Step" not in node_of(tuned(*inputs))
+            assert "_Behind" not in node_of(tuned(*inputs))
 
 
 def test_a_backward_is_noticed_behind_the_reference_too() -> None:
@@ -239,6 +259,6 @@ def test_a_backward_is_noticed_behind_the_reference_too() -> None:
         _, tuned, inputs = pair("gemm_sigmoid_residual", training=training)
         with use_policy("exact", wait=True):
             output = tuned(*inputs)
-            assert "_Step" not in node_of(output)
+            assert "_Behind" not in node_of(output)
             output.sum().backward()
         assert tuned._trains == training
