@@ -140,10 +140,9 @@ class Conv(Block):
         channels = layer.weight.shape[not geometry.transposed] * (1 if geometry.transposed else geometry.groups)
         filters = layer.out_channels
         output = (x.shape[0], filters, *geometry.output(*sides.values()))
-        if x.shape[1] != channels:
-            return self.unserved(f"the images have {x.shape[1]} channels, not the filters'")
-        if min(output) < 1:
-            return self.unserved("the filters are larger than the images")
+        if x.shape[1] != channels or min(output) < 1:
+            few = f"the images have {x.shape[1]} channels, not the filters'"
+            return self.unserved(few if x.shape[1] != channels else "the filters are larger than the images")
         own, layout = ("nchw", "nchw") if dimensions == 3 else (str(layout_of(x)), output_layout(x, layer))
         if reason := self._misfit(given, output, layout):
             return self.unserved(reason)

@@ -69,6 +69,12 @@ CONSTRAINTS_OF_INPUTS = (
 )
 
 
+def limits_of_inputs(in_columns: InColumns) -> tuple[Constraint, ...]:
+    """Return the constraints of a product of two inputs, for those that lie in columns too."""
+    of_columns = parts_product.CONSTRAINTS_IN_COLUMNS if any(in_columns) else ()
+    return (*split_product.OF_HALVES, *CONSTRAINTS_OF_INPUTS, *of_columns)
+
+
 def own_product(
     plan: Plan,
     model: TunedModule,

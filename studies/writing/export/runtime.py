@@ -213,7 +213,7 @@ SETTINGS_SEEN: list[Any] = []
 def settings_are_recorded() -> bool:
     """Return whether PyTorch's settings are those that were measured; what was found right is not asked again."""
     seen = [read() for read in settings_readers()]
-    if SETTINGS_SEEN != [seen]:
+    if [seen] != SETTINGS_SEEN:
         if in_force([Setting(name) for name in WATCHED], "cuda") != SETTINGS:
             return False
         SETTINGS_SEEN[:] = [seen]
