@@ -185,7 +185,7 @@ def test_a_layer_that_is_none(tmp_path: Path) -> None:
     body = MODEL.replace("    self.conv", "    self.relu = nn.ReLU()\n    self.conv")
     x = torch.randn(2, 3, 9, 9)
     model = load(tmp_path / "layer.py", "blocks.Conv", body, 'layer = "relu"\nfunction = "relu(value)"')()
-    assert model.problem(x) is None and model.reason == "'relu' is no Conv2d that pads with zeros"
+    assert model.problem(x) is None and model.reason == "'relu' is no convolution that pads with zeros"
     model = load(tmp_path / "other.py", "blocks.Conv", body, 'layer = "convolution"\nfunction = "relu(value)"')()
     with pytest.raises(KernelFolderError, match=r"ModelNew.layer: the model has no 'convolution'"):
         model.problem(x)
