@@ -7,6 +7,7 @@
 
     layer           the path of an nn.Linear, or a product with a parameter: "x @ weight.T", "x @ weight"; or of two
                     arguments of forward, each as it is or transposed: "a @ b", "a.T @ b"
+    other_layers    nn.Linear of the same input, as many features each, by the names of their values: {"up": "up_proj"}
     triangle        what is kept of the product, "upper" or "lower", as torch.triu and torch.tril have it; or all
     function        of one `value` of the product, the bias added
     batch_norm_at   the path of a BatchNorm1d behind the function, in eval and in train mode
@@ -48,10 +49,13 @@ from tunebench.kernels.blocks.linear_source import LinearSource
 from tunebench.kernels.blocks.reductions import Reduction
 from tunebench.kernels.blocks.rows import checked_reductions, launch_rows
 from tunebench.kernels.runtime.axes import UnservedError
+from tunebench.kernels.runtime.derived import KeeperOf
 from tunebench.kernels.runtime.tuned_module import own_tensors
-from tunebench.kernels.shared import parts_product, products, split_product
+from tunebench.kernels.shared import half_product, parts_product, products, split_product
 from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
+from tunebench.tuner.build import Argument
+from tunebench.tuner.constraints import needs
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import OUTPUT, Axes, Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace
@@ -92,7 +96,7 @@ class Linear(Block):
     finish: ClassVar[str] = "value"
     keepdim: ClassVar[bool] = False
 
-    kinds_of_operands = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_TENSOR)
+    kinds_of_operands = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_TENSOR, Kind.LAYER)
 
     input_at: ClassVar[int]
     """The place of the layer's input among the arguments of forward."""
@@ -107,6 +111,10 @@ class Linear(Block):
     """Which of two inputs are transposed: (in_features, rows), and (in_features, out_features)."""
     is_either_way: ClassVar[bool] = False
     """Whether a product of two inputs may be made as the transposed one is."""
+    others_at: ClassVar[tuple[int, ...]] = ()
+    """The places of the values of other layers."""
+    joins: ClassVar[bool] = False
+    """Whether the product's own epilogue or pass reads them."""
     by_columns: ClassVar[bool]
     """Whether what becomes of a value depends on its column or its row."""
     constants_at: ClassVar[tuple[int, ...]]
@@ -127,6 +135,7 @@ class Linear(Block):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._exponents = RowExponents()
+        self._other_exponents = [RowExponents() for _ in self.others_at]
 
     @classmethod
     def design(cls) -> Design:
@@ -141,6 +150,10 @@ class Linear(Block):
         cls.used = cls.operands(texts, known=("value", *named))
         if cls.group_norm_at:
             cls.used = (*cls.used, *group_norm_operands(cls.group_norm_at))
+        cls.others_at = tuple(at for at, one in enumerate(cls.used) if one.kind is Kind.LAYER)
+        cls.joins = bool(cls.others_at) and not cls.reduces_rows
+        if cls.others_at and (cls.other_at >= 0 or cls.triangle or cls.batch_norm_at):
+            raise cls.wrong("other_layers", "give none beside two inputs, a triangle or a BatchNorm")
         cls.is_plain = cls.function == cls.finish == "value"
         fast_math, limits = fast_math_tunables(texts.values())
         source, of_rows, behind = cls._behind_rows(form) if cls.reduces_rows else cls._behind_elements()
@@ -165,7 +178,12 @@ class Linear(Block):
 
     @classmethod
     def _limits_of_inputs(cls) -> tuple[Constraint, ...]:
-        """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split."""
+        """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split.
+
+        Partial products of several layers have no pass that joins them.
+        """
+        if cls.joins:
+            return (needs("product", "parts", dtypes=()), half_product.tiles_hold(1 + len(cls.others_at)))
         halves = () if cls.other_at < 0 and not cls.triangle else (split_product.OF_HALVES,)
         if cls.other_at < 0:
             return halves
@@ -210,7 +228,9 @@ class Linear(Block):
             function = "value"
         else:
             source = cls._source("value", "value", ())
-        rows = RowsBehind(cls.__name__, function, form, cls.finish, cls.used, bool(cls.group_norm_at))
+        # To that launch the values of other layers are tensors.
+        used = [one._replace(kind=Kind.ELEMENT) if one.kind is Kind.LAYER else one for one in cls.used]
+        rows = RowsBehind(cls.__name__, function, form, cls.finish, used, bool(cls.group_norm_at))
         tuned, of_rows = cls._take(source), rows.space()
         cls.is_of_rows, cls.row_tensors, cls.row_reductions = rows.is_of_rows, rows.tensors, len(form.reductions)
         cls.row_stages = rows.stages.counts
@@ -269,6 +289,7 @@ class Linear(Block):
         operands: dict[str, str | tuple[str, ...]] = {
             taken: "first_elements" if of_inputs else ("rows", "in_features"),
             cls.weight_path: sides[::-1] if cls.is_transposed else sides,
+            **{f"{cls.used[at].path}.weight": sides for at in cls.others_at},
         }
         if of_inputs:
             operands[cls.weight_path] = "second_elements" if cls.weight_path != taken else "first_elements"
@@ -346,17 +367,22 @@ class Linear(Block):
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
         """Return whether the tensor goes into the product, in which case it is made contiguous first if need be."""
-        return name in (self._input_names()[self.input_at], self.weight_path, f"{self.layer_path}.bias")
+        layers = (self.layer_path, *(self.places[at][1] for at in self.others_at))
+        of_layers = [f"{path}.{tensor}" for path in layers for tensor in ("weight", "bias")]
+        return name in (self._input_names()[self.input_at], self.weight_path, *of_layers)
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
         """Map (rows, in_features) to (rows, out_features), or to one value for each row."""
         values, stacks = self.values(inputs), self._stacks(inputs) if self.other_at >= 0 else None
+        joined: Sequence[torch.Tensor] = ()
+        if self.others_at:
+            values, joined = self._of_other_layers(plan, inputs[self.input_at], values)
         of_product = [values[at] for at in self.linear_at] if self.reduces_rows else values
         in_place = self.reduces_rows or bool(plan["in_place"])
         weight, bias = (stacks.weight, None) if stacks else self._weight()
         x, in_columns = (stacks.x, InColumns(*self.in_columns)) if stacks else (inputs[self.input_at], None)
-        operands = (plan, x, weight, bias, self._exponents)
-        call = LinearCall(*operands, of_product, self.by_columns, in_place, self, in_columns)
+        operands = (plan, x, weight, bias, self._exponents, of_product)
+        call = LinearCall(*operands, self.by_columns, in_place, self, in_columns, joined)
         made = self._elements(call)
         made = self._of_rows(plan, made, values) if self.reduces_rows else made
         if stacks is None:
@@ -365,6 +391,31 @@ class Linear(Block):
         # To autograd what a kernel makes is no view of another tensor.
         return made if made.shape == shape else torch.ops.aten._unsafe_view(made, shape)
 
+    def _of_other_layers(
+        self, plan: Plan, x: torch.Tensor, values: Sequence[Any]
+    ) -> tuple[list[Argument], list[torch.Tensor]]:
+        """Return the functions' operands with the values of other layers; or, where the product's kernel makes these
+        too, with their biases, and their weights."""
+        made, others = list(values), [own_tensors(values[at], "weight", "bias") for at in self.others_at]
+        if self.joins and half_product.multiplies_halves(str(plan["product"]), plan.problem):
+            for at, (_, bias) in zip(self.others_at, others, strict=True):
+                made[at] = None if bias is None else bias.contiguous()
+            return made, [weight for weight, _ in others]
+        unread = [None if at in self.others_at else one for at, one in enumerate(values)]
+        of_product = [] if self.reduces_rows else unread
+        for at, (weight, bias), exponents in zip(self.others_at, others, self._other_exponents, strict=True):
+            keeper = KeeperOf(self, self.places[at][1])
+            operands = (plan, x, weight, bias, exponents, of_product)
+            made[at] = self._plain(LinearCall(*operands, self.by_columns, in_place=False, model=keeper))
+        return made, []
+
+    def _plain(self, call: LinearCall) -> torch.Tensor:
+        """Return the values of another layer, to which no function is applied."""
+        if not has_passes(str(call.plan["product"])):
+            return own_output(call, (False,) if self.joins else ()).values
+        product = library_product(call.plan, call.model, call.weight, call.bias, call.x)
+        return pass_over(call, product, call.bias) if product.is_partial else product.first
+
     def _elements(self, call: LinearCall) -> torch.Tensor:
         """Return the matrix of the product's values after the function of each of them."""
         if self.batch_norm_at:
@@ -372,7 +423,7 @@ class Linear(Block):
             finishes = not self.reduces_rows and self.finish != "value"
             return normalised(call, Norm(self, attrgetter(self.batch_norm_at)(self), constants, finishes))
         if not has_passes(str(call.plan["product"])):
-            return own_output(call).values
+            return own_output(call, (True,) if self.joins else ()).values
         product = library_product(call.plan, self, call.weight, call.bias, call.x, call.in_columns)
         if not (product.is_partial or self.triangle) and (self.reduces_rows or self.is_plain):
             return product.first
@@ -406,7 +457,9 @@ def _does_not_normalise(normalisation: str) -> bool:
 
 
 def _work(axes: Axes, problem: Problem) -> Work:
-    """Return the least work: matrices cross memory once, and 2·rows·in·out operations plus a few for each element."""
+    """Return the least work: matrices cross memory once, and 2·rows·in·out operations of each layer plus a few for each
+    element."""
     matrices = {name: names for name, names in axes.items() if isinstance(names, tuple) and len(names) == 2}
     rows, inputs, outputs = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
-    return Work(Work.of_axes(problem, matrices).bytes, operations=2 * rows * inputs * outputs)
+    layers = sum({*names} == {"in_features", "out_features"} for names in matrices.values())
+    return Work(Work.of_axes(problem, matrices).bytes, operations=2 * layers * rows * inputs * outputs)

@@ -27,6 +27,19 @@ template <int width, typename T> __device__ __forceinline__ Numbers<width> numbe
     return found;
 }
 
+// What a layer adds, where its product is made by the kernel that joins it with another one's (half_product.cuh).
+template <int width> __device__ __forceinline__ Pack<scalar_t, width> bias_of_layer(const scalar_t* bias, long long feature) {
+    if (fused_halves && bias) {
+        return load_pack<width>(bias + feature, width, takes_packs<scalar_t, width>(bias + feature));
+    }
+    return {};
+}
+template <typename V, int width>
+__device__ __forceinline__ V biased(V product, const Pack<scalar_t, width>& bias) {
+    for_each(product, [&](accumulator_t& value, int i) { value = value + accumulator_t(bias.of[i]); });
+    return product;
+}
+
 struct NoNorm {
     template <int width> struct Columns {};
     template <int width> __device__ __forceinline__ Columns<width> columns(long long) const { return {}; }
@@ -52,10 +65,11 @@ template <class Arguments, class Norm = NoNorm> struct Chain {
     }
 
     // The values of `width` neighbouring elements of the product, the first of which is number `position` of them all.
-    template <int width>
+    // `products` are those of other layers (half_product.cuh), where they are not in memory.
+    template <int width, class... Products>
     __device__ __forceinline__ void apply(vector_of<accumulator_t, width>& values, const Columns<width>& columns,
-                                          const Row& row, long long position) const {
-        const auto elements = arguments.template elements<width>(position);
+                                          const Row& row, long long position, const Products*... products) const {
+        const auto elements = arguments.template elements<width>(position, columns.arguments, products...);
         for_each(values, [&](accumulator_t& value, int i) {
             const accumulator_t normalised =
                 norm.template operator()<width>(value, columns.norm, i, [&](accumulator_t given) {
@@ -142,19 +156,19 @@ template <class Chain> struct ProductEpilogue {
         Pack<scalar_t, width> bias;
         long long feature, features;
         bool whole;
-        __device__ __forceinline__ Values with_bias(Values product) const {
-            for_each(product, [&](accumulator_t& value, int i) { value = value + accumulator_t(bias.of[i]); });
-            return product;
-        }
+        __device__ __forceinline__ Values with_bias(Values product) const { return biased(product, bias); }
         // `place` is that of the row's first element.
-        __device__ __forceinline__ Values finished(Values product, long long row, long long place) const {
+        template <class... Products>
+        __device__ __forceinline__ Values finished(Values product, long long row, long long place,
+                                                   const Products*... products) const {
             if (whole) {
-                chain.template apply<width>(product, columns, chain.arguments.row(row), place + feature);
+                chain.template apply<width>(product, columns, chain.arguments.row(row), place + feature, products...);
             }
             return product;
         }
-        __device__ __forceinline__ Values finished(Values product, long long row) const {
-            return finished(product, row, row * features);
+        template <class... Products>
+        __device__ __forceinline__ Values finished(Values product, long long row, const Products*... products) const {
+            return finished(product, row, row * features, products...);
         }
         __device__ __forceinline__ void write(Values values, long long row) const { put(values, row * features); }
         __device__ __forceinline__ void put(Values values, long long place) const {
