@@ -122,6 +122,8 @@ class Linear(Block):
     linear_at: ClassVar[tuple[int, ...]]
     """The places of the values for the product's own epilogue or pass; the others are for the rows' launch."""
     reduces_rows: ClassVar[bool]
+    is_of_any_shape: ClassVar[bool] = False
+    """Whether the layer's input may have more than two dimensions."""
     is_plain: ClassVar[bool]
     """Whether nothing becomes of the product's values."""
     is_of_rows: ClassVar[bool]
@@ -154,6 +156,8 @@ class Linear(Block):
         cls.joins = bool(cls.others_at) and not cls.reduces_rows
         if cls.others_at and (cls.other_at >= 0 or cls.triangle or cls.batch_norm_at):
             raise cls.wrong("other_layers", "give none beside two inputs, a triangle or a BatchNorm")
+        of_matrices = cls.other_at >= 0 or cls.reduces_rows or cls.triangle or cls.batch_norm_at
+        cls.is_of_any_shape = not of_matrices and all(one.kind is not Kind.PER_ROW for one in cls.used)
         cls.is_plain = cls.function == cls.finish == "value"
         fast_math, limits = fast_math_tunables(texts.values())
         source, of_rows, behind = cls._behind_rows(form) if cls.reduces_rows else cls._behind_elements()
@@ -311,20 +315,35 @@ class Linear(Block):
         return Mode.FROZEN if self.is_frozen else Mode.EVAL
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """Accept 2-d batches of at least one row (two in train mode), and vectors broadcast as declared."""
+        """Accept batches of at least one row (two in train mode), and vectors broadcast as declared."""
         for name in (*self._modules, *self._parameters, *self._buffers):
             if hasattr(type(self), name):
                 raise self.wrong(name, f"the model has a '{name}' of its own, which this attribute hides: rename that")
-        found = super().problem(*inputs, **named)
+        matrices = self._as_matrices(inputs)
+        found = super().problem(*matrices, **named)
         if found is None:
             return None
         if found.options.get("mode") == Mode.TRAIN and found.axes.get("rows", 2) < 2:
             return self.unserved("a batch of one row has no variance")
         try:
-            made = self._of_inputs(found, inputs) if self.other_at >= 0 else self._of_layer(found, inputs)
+            made = self._of_inputs(found, inputs) if self.other_at >= 0 else self._of_layer(found, matrices)
         except UnservedError as error:
             return self.unserved(str(error))
         return made if not self.reduces_rows else self._with_features(made)
+
+    def _as_matrices(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return the inputs, with one dimension in the place of all but the last, where a layer's has more than two.
+
+        They stay as they are, and are refused, where one of them is no such tensor, or where what stands behind the
+        layer is not of each element.
+        """
+        x = inputs[self.input_at] if self.input_at < len(inputs) else None
+        if not isinstance(x, torch.Tensor) or x.dim() < 3 or not self.is_of_any_shape:
+            return inputs
+        tensors = [one for one in inputs if isinstance(one, torch.Tensor) and one.dim() > 1]
+        if not all(one.shape[:-1] == x.shape[:-1] and one.is_contiguous() for one in tensors):
+            return inputs
+        return [one.flatten(0, -2) if isinstance(one, torch.Tensor) and one.dim() > 1 else one for one in inputs]
 
     def _of_layer(self, found: Problem, inputs: Sequence[Any]) -> Problem:
         """Return the problem of a layer whose vectors are broadcast as declared."""
@@ -372,22 +391,22 @@ class Linear(Block):
         return name in (self._input_names()[self.input_at], self.weight_path, *of_layers)
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
-        """Map (rows, in_features) to (rows, out_features), or to one value for each row."""
-        values, stacks = self.values(inputs), self._stacks(inputs) if self.other_at >= 0 else None
+        """Map (…, in_features) to (…, out_features), or to one value for each row."""
+        matrices = self._as_matrices(inputs)
+        values, stacks = self.values(matrices), self._stacks(inputs) if self.other_at >= 0 else None
         joined: Sequence[torch.Tensor] = ()
         if self.others_at:
-            values, joined = self._of_other_layers(plan, inputs[self.input_at], values)
+            values, joined = self._of_other_layers(plan, matrices[self.input_at], values)
         of_product = [values[at] for at in self.linear_at] if self.reduces_rows else values
         in_place = self.reduces_rows or bool(plan["in_place"])
         weight, bias = (stacks.weight, None) if stacks else self._weight()
-        x, in_columns = (stacks.x, InColumns(*self.in_columns)) if stacks else (inputs[self.input_at], None)
+        x, in_columns = (stacks.x, InColumns(*self.in_columns)) if stacks else (matrices[self.input_at], None)
         operands = (plan, x, weight, bias, self._exponents, of_product)
         call = LinearCall(*operands, self.by_columns, in_place, self, in_columns, joined)
         made = self._elements(call)
         made = self._of_rows(plan, made, values) if self.reduces_rows else made
-        if stacks is None:
-            return made
-        shape = (*stacks.shape[:-1], *(made.shape[1:] if self.reduces_rows else stacks.shape[-1:]))
+        before = stacks.shape[:-1] if stacks else inputs[self.input_at].shape[:-1]
+        shape = (*before, *(stacks.shape[-1:] if stacks and not self.reduces_rows else made.shape[1:]))
         # To autograd what a kernel makes is no view of another tensor.
         return made if made.shape == shape else torch.ops.aten._unsafe_view(made, shape)
 

@@ -53,10 +53,7 @@ def _is_finished_at_once(product: str, problem: Problem) -> bool:
     return not multiplies_halves(product, problem) or problem.options.get("mode") != Mode.TRAIN
 
 
-TUNABLES = (
-    Tunable("product_band", (8, 4, 16, 1), when=multiplies_halves),
-    Tunable("product_lag", (0, 1, 2), when=multiplies_halves),
-)
+TUNABLES = (Tunable("product_band", (8, 4, 16, 1), when=multiplies_halves),)
 CONSTRAINTS = (
     Constraint("stages_of_halves_fit_shared_memory", _fits_shared_memory),
     Constraint("the_copy_engine_reads_halves", _copy_engine_reads),

@@ -125,10 +125,6 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
         float sum[product_columns / 2];
         decltype(epilogue.template neighbours<column_run>(0)) mine;
         int previous = 0;
-        const bool begins = product_lag > 0 && number == blockIdx.x;
-        if (begins && warpgroup == 1) {
-            bar_sync(1, consumer_threads);
-        }
         for (int stage = 0; stage < stages; ++stage) {
             mbarrier_wait(full + position.slot, position.parity);
             wgmma_fence();
@@ -147,9 +143,6 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
             }
             previous = position.slot;
             position.advance();
-            if (begins && warpgroup == 0 && stage == min(product_lag, stages) - 1) {
-                bar_arrive(1, consumer_threads);
-            }
         }
         wgmma_wait<0>();
         if (lane < product_cluster) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +14,8 @@ from tunebench.studies.writing.new.trace import Traced, shape_of
 LAYERS: Mapping[str, type[nn.Module]] = {"linear": nn.Linear, "conv": nn.Conv2d}
 """The module that each block with a layer takes."""
 
-_DIMENSIONS = {"linear": 2, "conv": 4}
+_IMAGES = 4
+"""The dimensions of what a convolution takes and makes."""
 _PRODUCTS = (torch.matmul, torch.mm, torch.bmm, operator.matmul, "matmul", "mm", "bmm", "__matmul__")
 _TRANSPOSED = (torch.t, torch.transpose, torch.swapaxes, "t", "transpose", "swapaxes")
 _PERMUTED = (torch.permute, "permute")
@@ -65,9 +66,19 @@ def layers(traced: Traced, block: str) -> list[Layer]:
     for node in traced.graph.nodes:
         layer = _module(traced, node, block) or (_product(node) if block == "linear" else None)
         made = shape_of(node)
-        if layer is not None and made is not None and (layer.is_of_inputs or len(made) == _DIMENSIONS[block]):
+        if layer is not None and made is not None and (len(made) == _IMAGES if block == "conv" else len(made) > 1):
             found.append(layer)
     return sorted(found, key=lambda layer: layer.operations, reverse=True)
+
+
+def beside(first: Layer, found: Sequence[Layer]) -> dict[fx.Node, str]:
+    """Return the paths of modules that take the same value as the first layer and make as large a one."""
+    alike = (one for one in found if not (first.is_of_inputs or one.is_product))
+    return {
+        one.node: one.path
+        for one in alike
+        if one.node is not first.node and one.given is first.given and shape_of(one.node) == shape_of(first.node)
+    }
 
 
 def _module(traced: Traced, node: fx.Node, block: str) -> Layer | None:
@@ -78,7 +89,7 @@ def _module(traced: Traced, node: fx.Node, block: str) -> Layer | None:
     if type(module) is not LAYERS[block] or made is None or not isinstance(given, fx.Node):
         return None
     assert isinstance(module.weight, torch.Tensor)
-    operations = module.weight.numel() * (made.numel() // made[1])
+    operations = module.weight.numel() * (made.numel() // made[-1 if block == "linear" else 1])
     path = str(node.target)
     return Layer(node, given, path, False, True, None if module.bias is None else f"{path}.bias", operations)
 
@@ -102,11 +113,10 @@ def _product(node: fx.Node) -> Layer | None:
     made, path = shape_of(node), _path_of(weight)
     if path is None or made is None or not isinstance(given, fx.Node) or not isinstance(weight, fx.Node):
         return None
-    shapes = shape_of(given), shape_of(weight)
-    if any(shape is None or len(shape) != 2 for shape in shapes) or (bias is not None and _path_of(bias) is None):
+    taken, of_weight = shape_of(given) or (), shape_of(weight) or ()
+    if len(taken) < 2 or len(of_weight) != 2 or (bias is not None and _path_of(bias) is None):
         return None
-    assert shapes[0] is not None
-    return Layer(node, given, path, True, is_transposed, _path_of(bias), made.numel() * shapes[0][1])
+    return Layer(node, given, path, True, is_transposed, _path_of(bias), made.numel() * taken[-1])
 
 
 def _of_inputs(node: fx.Node, x: object, is_turned: bool, weight: object, is_transposed: bool) -> Layer | None:

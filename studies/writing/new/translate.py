@@ -69,6 +69,9 @@ class Translator:
         kinds: of the operands that the block takes.
         whole: arguments of `forward` that it takes an element of, where they have this shape.
         keeps_parts: whether a value that is used more than once becomes a statement of its own.
+
+    Attributes:
+        other_layers: the paths of layers whose values the block makes as it does the anchor's.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Translator:
         self._kinds = kinds
         self._whole = whole
         self.keeps_parts = keeps_parts
+        self.other_layers: Mapping[fx.Node, str] = {}
         self._parts = 0
 
     def value(self, argument: Any) -> Value:
@@ -151,6 +155,8 @@ class Translator:
         """A parameter, a buffer, an argument of `forward`, or what none of the anchor's values is needed for."""
         if self._anchor in ancestors(node) or node is self._anchor:
             raise UntranslatedError(f"a value of {called(node, self._traced.model)}")
+        if node in self.other_layers:
+            return Value(self.operands.name("other_layers", self.other_layers[node]))
         given = _widened(node) or node
         if given.op in ("placeholder", "get_attr"):
             return self._tensor(given, shape_of(node))
