@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.autograd.graph import _engine_run_backward
 
 from tunebench.kernels.runtime.ordinary import held
 
@@ -139,7 +140,9 @@ def differentiate(
         if not pairs:
             return [None] * len(needed)
         of, by = zip(*pairs, strict=True)
-        found = iter(torch.autograd.grad(of, asked, by, create_graph=higher, allow_unused=True))
+        # `torch.autograd.grad` without its comparison of shapes, which autograd has made, by sympy: importing that takes
+        # up to two seconds.
+        found = iter(_engine_run_backward(of, by, higher, higher, tuple(asked), True, accumulate_grad=False))
     return [next(found) if one else None for one in needed]
 
 

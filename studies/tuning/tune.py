@@ -171,17 +171,25 @@ def _tune_mode(
         progress = announce(
             Announcement(kernel.name, problem, device, len(space), warm_starts, run.done, slots=executor.slots)
         )
+        choices = {tunable.name: tunable.values for tunable in resolved.space.tunables}
+        copies: list[Future[str]] = []
+
+        def follow(now: Progress) -> None:
+            if now.phase is not None and not copies:  # what comes now takes longer than the copy
+                copies.append(beside.submit(publish, database, log.study_id, choices))
+            progress(now)
+
         with ThreadPoolExecutor(1) as beside:
             beside.submit(prepare, database)
             asked = beside.submit(_gpu_refusal, kernel, space[space.default], problem, device)
             seconds = None if ends is None else ends - time.monotonic()
-            outcome = run.run(Budget(request.trials, seconds, request.stop_early, request.compile), progress)
+            outcome = run.run(Budget(request.trials, seconds, request.stop_early, request.compile), follow)
             gpu_refusal = asked.result()
     finally:
         executor.close()
     if outcome.trials:
         with account.phase(Activity.DATABASE):
-            publish(database, log.study_id, {tunable.name: tunable.values for tunable in resolved.space.tunables})
+            publish(database, log.study_id, choices)
     spent = Spent(account.seconds, slots, sum(executor.built), len(executor.built))
     return StudyReport(kernel.name, problem, device, log.study_id, outcome, warm_starts, gpu_refusal, spent)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 import tunebench
+from tunebench.kernels.runtime import policy
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
@@ -64,7 +67,8 @@ def test_it_is_no_choice_where_products_are_strict(name: str) -> None:
         verdict_of("gemm_scale_bn", ROUNDED[name], Mode.EVAL, {})
 
 
-def test_a_program_that_permits_tf32_asks_for_its_accuracy() -> None:
+def test_a_program_that_permits_tf32_asks_for_its_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "of_program", dataclasses.replace(policy.of_program, accuracy=None))
     x, found = torch.randn(64, 256, device="cuda"), []
     for settings in ({}, {"matmul": "tf32"}):
         model = load_model("gemm_scale_bn")(256, 128, (128,)).cuda().eval()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,6 +56,7 @@ from tunebench.tuner.gate.truth import (
     under_autocast,
 )
 from tunebench.tuner.gate.values import Values, cloned, mapped, own_part, tensors_in
+from tunebench.tuner.isolation import TRACER
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import seed_generators
@@ -162,6 +164,10 @@ class Model:
         """Make the module ready for a call; return why it cannot serve these inputs, None where it can."""
         return self._ready(self.module, inputs)
 
+    def load_tracer(self) -> None:
+        """Import what a call through torch.compile needs, which takes seconds."""
+        importlib.import_module(TRACER)
+
     def call(self, inputs: Sequence[Any], options: CallOptions = ORDINARY) -> Answer:
         """Call the module once."""
         bands = Bands()
@@ -200,10 +206,8 @@ class Model:
         return Answer(output, dict(self.module.named_buffers()), intact, aliases, repeats, shared, sums, after)
 
     def _compiled(self) -> Callable[..., Any]:
-        import torch._dynamo  # seconds, so that only whoever asks pays for it
-
         if self._traced is None:
-            torch._dynamo.reset()
+            importlib.import_module(TRACER).reset()
             self._traced = torch.compile(self.module, backend="eager")
         return self._traced
 

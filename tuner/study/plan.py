@@ -23,7 +23,7 @@ AFTER = 0.45
 ROUNDS = 0.15
 """The share of a run's seconds that is kept for the final rounds, within their own limit."""
 
-COMPILED_SECONDS = 60.0
+COMPILED_SECONDS = 30.0
 """The assumed cost of compiling a reference with torch.compile's `max-autotune`."""
 
 SANITIZER_SECONDS = 2.0
