@@ -7,7 +7,8 @@
 
     layer           the path of an nn.Linear, or a product with a parameter: "x @ weight.T", "x @ weight"; or of two
                     arguments of forward, each as it is or transposed: "a @ b", "a.T @ b"
-    other_layers    nn.Linear of the same input, as many features each, by the names of their values: {"up": "up_proj"}
+    other_layers    of the same input, with as many features, by the names of their values: {"up": "up_proj"}; paths of
+                    an nn.Linear each, or, where `layer` is a product with a parameter, of parameters that lie as its
     triangle        what is kept of the product, "upper" or "lower", as torch.triu and torch.tril have it; or all
     function        of one `value` of the product, the bias added
     batch_norm_at   the path of a BatchNorm1d behind the function, in eval and in train mode
@@ -272,13 +273,18 @@ class Linear(Block):
             raise cls.wrong("layer", 'give the path of an nn.Linear, or a product such as "x @ weight.T"')
         cls.input_at = arguments.index(taken)
         cls.layer_path = "" if multiplied else cls.layer
-        cls.weight_path = multiplied["weight"] if multiplied else f"{cls.layer}.weight"
+        cls.weight_path = cls._weight_at(multiplied["weight"] if multiplied else cls.layer)
         cls.is_transposed = multiplied is not None and not multiplied["transposed"]
         is_turned = multiplied is not None and bool(multiplied["turned"])
         cls.other_at = arguments.index(cls.weight_path) if cls.weight_path in arguments else -1
         cls.in_columns = (is_turned, cls.is_transposed)
         if is_turned and cls.other_at < 0:
             raise cls.wrong("layer", f"'{taken}' is transposed, which it may be beside another argument alone")
+
+    @classmethod
+    def _weight_at(cls, path: str) -> str:
+        """Return the path of the weight of the layer that has this one."""
+        return f"{path}.weight" if cls.layer_path else path
 
     @classmethod
     def _axes(cls) -> dict[str, str | tuple[str, ...]]:
@@ -293,8 +299,8 @@ class Linear(Block):
         operands: dict[str, str | tuple[str, ...]] = {
             taken: "first_elements" if of_inputs else ("rows", "in_features"),
             cls.weight_path: sides[::-1] if cls.is_transposed else sides,
-            **{f"{cls.used[at].path}.weight": sides for at in cls.others_at},
         }
+        operands |= {cls._weight_at(cls.used[at].path): operands[cls.weight_path] for at in cls.others_at}
         if of_inputs:
             operands[cls.weight_path] = "second_elements" if cls.weight_path != taken else "first_elements"
             between = (Kind.PER_FEATURE, Kind.PER_ROW)
@@ -386,9 +392,9 @@ class Linear(Block):
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
         """Return whether the tensor goes into the product, in which case it is made contiguous first if need be."""
-        layers = (self.layer_path, *(self.places[at][1] for at in self.others_at))
+        layers = (self.layer_path or self.weight_path, *(self.places[at][1] for at in self.others_at))
         of_layers = [f"{path}.{tensor}" for path in layers for tensor in ("weight", "bias")]
-        return name in (self._input_names()[self.input_at], self.weight_path, *of_layers)
+        return name in (self._input_names()[self.input_at], *(of_layers if self.layer_path else layers))
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
         """Map (…, in_features) to (…, out_features), or to one value for each row."""
@@ -415,7 +421,7 @@ class Linear(Block):
     ) -> tuple[list[Argument], list[torch.Tensor]]:
         """Return the functions' operands with the values of other layers; or, where the product's kernel makes these
         too, with their biases, and their weights."""
-        made, others = list(values), [own_tensors(values[at], "weight", "bias") for at in self.others_at]
+        made, others = list(values), [self._of(values[at]) for at in self.others_at]
         if self.joins and half_product.multiplies_halves(str(plan["product"]), plan.problem):
             for at, (_, bias) in zip(self.others_at, others, strict=True):
                 made[at] = None if bias is None else bias.contiguous()
@@ -460,11 +466,14 @@ class Linear(Block):
 
     def _weight(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the weight (out_features, in_features), and the bias."""
+        return self._of(attrgetter(self.layer_path or self.weight_path)(self))
+
+    def _of(self, layer: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the weight (out_features, in_features), and the bias, of a layer: of a module, or of a parameter."""
         if self.layer_path:
-            weight, bias = own_tensors(attrgetter(self.layer_path)(self), "weight", "bias")
+            weight, bias = own_tensors(layer, "weight", "bias")
             return weight, bias
-        weight = attrgetter(self.weight_path)(self)
-        return (weight.t() if self.is_transposed else weight), None
+        return (layer.t() if self.is_transposed else layer), None
 
 
 def _is_whole(product_slices: int) -> bool:

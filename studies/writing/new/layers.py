@@ -71,14 +71,14 @@ def layers(traced: Traced, block: str) -> list[Layer]:
     return sorted(found, key=lambda layer: layer.operations, reverse=True)
 
 
-def beside(first: Layer, found: Sequence[Layer]) -> dict[fx.Node, str]:
-    """Return the paths of modules that take the same value as the first layer and make as large a one."""
-    alike = (one for one in found if not (first.is_of_inputs or one.is_product))
-    return {
-        one.node: one.path
-        for one in alike
-        if one.node is not first.node and one.given is first.given and shape_of(one.node) == shape_of(first.node)
-    }
+def beside(first: Layer, found: Sequence[Layer]) -> dict[fx.Node, Layer]:
+    """Return the layers, by their nodes, that a block takes with the first one: of its kind, input and size."""
+
+    def kind(layer: Layer) -> tuple[object, ...]:
+        return layer.given, shape_of(layer.node), layer.is_product, layer.is_transposed, layer.is_of_inputs
+
+    alike = [one.as_product() if first.is_product else one for one in found if not first.is_of_inputs]
+    return {one.node: one for one in alike if one.node is not first.node and kind(one) == kind(first)}
 
 
 def _module(traced: Traced, node: fx.Node, block: str) -> Layer | None:

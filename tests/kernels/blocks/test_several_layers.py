@@ -82,6 +82,24 @@ def test_a_frozen_model_follows_each_weight(swiglu: Any) -> None:
             assert all(kept[name] is entries for name, entries in model._derived._entries.items())
 
 
+@pytest.mark.parametrize("transposed", [".T", ""])
+def test_weights_may_be_parameters(tmp_path: Path, transposed: str) -> None:
+    sizes = "12, 33" if transposed else "33, 12"
+    text = f"""
+def __init__(self):
+    super().__init__()
+    self.left = nn.Parameter(torch.randn({sizes}))
+    self.right = nn.Parameter(torch.randn({sizes}).t().contiguous().t())
+
+def forward(self, x):
+    return torch.tanh(x @ self.left{transposed}) * (x @ self.right{transposed})
+"""
+    block = f'layer = "x @ left{transposed}"\nother_layers = ("right",)\nfunction = "tanh(value) * right"'
+    model, x = load(tmp_path / "parameters.py", "blocks.Linear", text, block)(), torch.randn(9, 33)
+    for configuration in configurations(model, x):
+        torch.testing.assert_close(run(model, configuration, x), model.reference_forward(x), rtol=1e-4, atol=1e-4)
+
+
 def test_layers_of_other_sizes_are_the_references(swiglu: Any) -> None:
     model = swiglu(features=1)
     assert model.problem(torch.randn(6, 33)) is None

@@ -355,7 +355,7 @@ def test_a_product_of_another_kind_stays_torchs(forward: str, tmp_path: Path) ->
 
 
 TWO = "self.gate = nn.Linear(10, 8); self.up = nn.Linear(10, 8, bias=False); self.bn = nn.BatchNorm1d(8); "
-TWO += "self.narrow = nn.Linear(10, 1); self.down = nn.Linear(8, 10)"
+TWO += "self.narrow = nn.Linear(10, 1); self.down = nn.Linear(8, 10); self.u = nn.Parameter(torch.randn(8, 10)); "
 JOINED = {
     "a gate": ("return nn.functional.silu(self.gate(x)) * self.up(x)", "swish(value) * up", ("up",), ()),
     "three": (
@@ -371,6 +371,13 @@ JOINED = {
         ("Linear",),
     ),
     "of other inputs": ("return self.gate(x) * self.up(x + 1)", None, None, ("add", "Linear", "mul")),
+    "products with parameters": (
+        "return torch.tanh(x @ self.w.T) * nn.functional.linear(x, self.u, self.b)",
+        "tanh(value) * (u + b)",
+        ("u",),
+        (),
+    ),
+    "products that lie otherwise": ("return x @ self.w.T * (x @ self.v)", None, None, ("matmul", "mul")),
     "in front of a normalisation": (
         "return self.bn(self.gate(x) * self.up(x))",
         "value * up",
@@ -393,7 +400,7 @@ def test_layers_of_one_input_are_joined(
 ) -> None:
     if "bn" in forward and "2" in inputs:
         pytest.skip("the reference's BatchNorm1d takes no such input")
-    core = drafted(problem(tmp_path, forward, TWO, inputs=inputs))
+    core = drafted(problem(tmp_path, forward, TWO + WEIGHTS, inputs=inputs))
     found = dict(core.attributes)
     assert (core.block, found.get("function"), found.get("other_layers"), core.left) == (
         "Linear",
