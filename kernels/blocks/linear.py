@@ -56,7 +56,6 @@ from tunebench.kernels.shared import half_product, parts_product, products, spli
 from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner.build import Argument
-from tunebench.tuner.constraints import needs
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import OUTPUT, Axes, Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace
@@ -183,12 +182,9 @@ class Linear(Block):
 
     @classmethod
     def _limits_of_inputs(cls) -> tuple[Constraint, ...]:
-        """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split.
-
-        Partial products of several layers have no pass that joins them.
-        """
+        """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split."""
         if cls.joins:
-            return (needs("product", "parts", dtypes=()), half_product.tiles_hold(1 + len(cls.others_at)))
+            return (half_product.tiles_hold(1 + len(cls.others_at)),)
         halves = () if cls.other_at < 0 and not cls.triangle else (split_product.OF_HALVES,)
         if cls.other_at < 0:
             return halves
@@ -436,10 +432,11 @@ class Linear(Block):
 
     def _plain(self, call: LinearCall) -> torch.Tensor:
         """Return the values of another layer, to which no function is applied."""
+        whole = (False,) if self.joins else ()
         if not has_passes(str(call.plan["product"])):
-            return own_output(call, (False,) if self.joins else ()).values
+            return own_output(call, whole).values
         product = library_product(call.plan, call.model, call.weight, call.bias, call.x)
-        return pass_over(call, product, call.bias) if product.is_partial else product.first
+        return pass_over(call, product, call.bias, *whole) if product.is_partial else product.first
 
     def _elements(self, call: LinearCall) -> torch.Tensor:
         """Return the matrix of the product's values after the function of each of them."""
@@ -447,12 +444,13 @@ class Linear(Block):
             constants = [call.values[at] for at in self.constants_at]
             finishes = not self.reduces_rows and self.finish != "value"
             return normalised(call, Norm(self, attrgetter(self.batch_norm_at)(self), constants, finishes))
+        whole = (True,) if self.joins else ()
         if not has_passes(str(call.plan["product"])):
-            return own_output(call, (True,) if self.joins else ()).values
+            return own_output(call, whole).values
         product = library_product(call.plan, self, call.weight, call.bias, call.x, call.in_columns)
         if not (product.is_partial or self.triangle) and (self.reduces_rows or self.is_plain):
             return product.first
-        return pass_over(call, product, call.bias)
+        return pass_over(call, product, call.bias, *whole)
 
     def _of_rows(self, plan: Plan, matrix: torch.Tensor, values: Sequence[Any]) -> torch.Tensor:
         """Compute the output from the matrix row by row."""

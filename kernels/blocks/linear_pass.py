@@ -93,7 +93,7 @@ def pass_over(call: LinearCall, product: Product, bias: torch.Tensor | None, *no
 
     Args:
         bias: what to add to partial products.
-        norm: what the source's normalisation takes.
+        norm: what the source's normalisation takes, or, where it reads other layers, whether it is applied.
     """
     plan, memory = call.plan, product.memory
     output = memory if call.in_place else torch.empty_like(memory)
@@ -120,7 +120,7 @@ def own_output(call: LinearCall, norm: Sequence[Argument] = (), behind: Sequence
     """Compute a product by a kernel of ours, with all that follows in its epilogue.
 
     Args:
-        norm: what the source's normalisation takes.
+        norm: as of `pass_over`.
         behind: what its product takes last.
     """
     slices = call.plan.integer("product_slices") if call.in_columns and is_fused(str(call.plan["product"])) else 1

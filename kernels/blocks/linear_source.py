@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(block_size)
     behind_product({product_parameters}, scalar_t* output, long long rows, long long features{parameters}) {{
     begin_launch();
     {product}
-    {pass_over}(product, output, {behind});
+    {pass_over}(product, output, {behind}, {whole});
 }}
 """
 
@@ -306,13 +306,14 @@ class LinearSource:
         return f"{text}using Behind = Chain<Arguments, Norm>;\n{entry_points}"
 
     def _pass(self) -> str:
-        of_batch = ", bool of_batch" if self.batch_norm else ""
+        own = ", bool of_batch" if self.batch_norm else ", bool whole" if self.joins else ""
         return _PASS.format(
             product_parameters=_PRODUCT_PARAMETERS,
             product=_PRODUCT,
-            parameters=f"{self._norm_parameters}{of_batch}{self._own_parameters}",
+            parameters=f"{self._norm_parameters}{own}{self._own_parameters}",
             pass_over=f"pass_over_{'columns<rows' if self.by_columns else 'elements<vectors'}_per_thread>",
             behind=self._behind("of_batch"),
+            whole="whole" if self.joins else "true",
         )
 
     def _products(self) -> str:

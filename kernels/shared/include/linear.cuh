@@ -81,9 +81,11 @@ template <class Arguments, class Norm = NoNorm> struct Chain {
 };
 
 // A pass for functions that ask neither for features nor for rows: a thread does vectors_per_thread vectors, a grid's width
-// apart. The product and `output` may be one buffer. What is left behind the last whole vector is done one by one.
+// apart. The product and `output` may be one buffer. What is left behind the last whole vector is done one by one. Where not
+// `whole`, the product alone is written.
 template <int vectors_per_thread, class Chain>
-__device__ __forceinline__ void pass_over_elements(const Product& product, scalar_t* output, const Chain& chain) {
+__device__ __forceinline__ void pass_over_elements(const Product& product, scalar_t* output, const Chain& chain,
+                                                   bool whole) {
     using vector_t = vector_of<scalar_t, vector_width>;
     const long long count = product.rows * product.features;
     const long long vectors = count / vector_width;
@@ -95,7 +97,9 @@ __device__ __forceinline__ void pass_over_elements(const Product& product, scala
             const long long i = begin + k * width;
             if (i < vectors) {
                 auto values = elements_at<vector_width>(product, i * vector_width);
-                chain.template apply<vector_width>(values, {}, {}, i * vector_width);
+                if (whole) {
+                    chain.template apply<vector_width>(values, {}, {}, i * vector_width);
+                }
                 store<false>(reinterpret_cast<vector_t*>(output) + i, converted<scalar_t, vector_width>(values));
             }
         }
@@ -103,7 +107,9 @@ __device__ __forceinline__ void pass_over_elements(const Product& product, scala
     const long long rest = vectors * vector_width + thread;
     if (rest < count) {
         vector_of<accumulator_t, 1> value = elements_at<1>(product, rest);
-        chain.template apply<1>(value, {}, {}, rest);
+        if (whole) {
+            chain.template apply<1>(value, {}, {}, rest);
+        }
         output[rest] = scalar_t(value);
     }
 }
@@ -111,7 +117,8 @@ __device__ __forceinline__ void pass_over_elements(const Product& product, scala
 // A pass for all others: a thread owns vector_width neighbouring columns of rows_per_thread rows. The product and `output`
 // may be one buffer. The host sees to it that the features are a multiple of vector_width.
 template <int rows_per_thread, class Chain>
-__device__ __forceinline__ void pass_over_columns(const Product& product, scalar_t* output, const Chain& chain) {
+__device__ __forceinline__ void pass_over_columns(const Product& product, scalar_t* output, const Chain& chain,
+                                                  bool whole) {
     using vector_t = vector_of<scalar_t, vector_width>;
     const long long column = (static_cast<long long>(blockIdx.x) * block_size + threadIdx.x) * vector_width;
     if (column >= product.features) {
@@ -127,7 +134,9 @@ __device__ __forceinline__ void pass_over_columns(const Product& product, scalar
             if (row < product.rows) {
                 const long long position = row * product.features + column;
                 auto values = elements<vector_width>(product, product_columns, row, position);
-                chain.template apply<vector_width>(values, columns, chain.arguments.row(row), position);
+                if (whole) {
+                    chain.template apply<vector_width>(values, columns, chain.arguments.row(row), position);
+                }
                 // As an array of vectors: of `output + position` NVRTC does not see the alignment,
                 // and stores element by element.
                 store<false>(reinterpret_cast<vector_t*>(output) + position / vector_width,

@@ -53,6 +53,7 @@ def configurations(model: TunedModule, *given: torch.Tensor) -> list[Configurati
     asked: list[dict[str, Any]] = [{"product": "fp32"}]
     if problem.dtype == "float32":
         asked.append({"product": "stream", "stream_weight": "parts" if model.is_frozen else "whole"})
+        asked += [{"product": "parts", "pieces": pieces, "corrections": "half"} for pieces in (1, 4)]
     return [model.kernel.space.choose(one, problem, CPU) for one in asked]
 
 
@@ -70,7 +71,7 @@ def test_every_product_joins_them(swiglu: Any, dtype: torch.dtype, *, bias: bool
 
 def test_a_frozen_model_follows_each_weight(swiglu: Any) -> None:
     model, x = swiglu().freeze(), torch.randn(9, 33)
-    _, stream = configurations(model, x)
+    _, stream, *_ = configurations(model, x)
     with torch.no_grad():
         for change in (lambda: model.up.weight.mul_(2.0), model.gate.weight.neg_, lambda: None):
             change()
@@ -120,7 +121,6 @@ def test_halves_are_one_kernel_where_a_tile_has_features_of_each(tmp_path: Path,
             valid = space.enumerate(Problem(AXES, dtype, {"mode": "eval"}), fictional("sm_90"))
             fused = [one for one in map(valid.__getitem__, range(len(valid))) if one["product"] == "fused"]
             columns[layers, dtype] = {(one["product_columns"], one["product_cluster"]) for one in fused}
-            assert not any(valid[number]["product"] == "parts" for number in range(len(valid)))
     both = {(256, 2), (256, 1), (128, 2), (128, 1)}
     assert columns[2, "bfloat16"] == columns[2, "float32"] == columns[3, "float32"] == both
     assert columns[3, "bfloat16"] == set()
