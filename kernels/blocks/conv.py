@@ -1,18 +1,20 @@
-"""Conv: a 2-d convolution with a device function behind it, in few passes or in one kernel.
+"""Conv: a convolution with a device function behind it, in few passes or in one kernel.
 
     class ModelNew(blocks.Conv, Model):
         layer = "conv"
         function = "relu(value) + bias"
         per_channel = {"bias": "bias"}
 
-`value` is what the `nn.Conv2d` at the path `layer`, which the first argument of `forward` goes into, makes: its bias is
-added. Any kernel size, stride, padding with zeros, dilation and groups are served.
+`value` is what the layer at the path `layer`, which the first argument of `forward` goes into, makes: its bias is
+added. It is one of torch's convolutions, of one, two or three sides, transposed or not: any kernel size, stride,
+padding with zeros, dilation, groups and output padding are served.
 
 The convolution is a library's, between passes of our own, or a kernel does it all. The library is cuDNN on a GPU,
 through torch or, where `nvidia-cudnn-frontend` is installed and the function is an expression of arithmetic, `min`,
 `max`, `clamp`, `relu`, `sigmoid`, `tanh`, `silu` and their like, by its graph API, which takes halves to single
 precision, in one kernel with the function, and writes channels-last. The kernel (conv_gemm.cuh) is for Hopper and
-windows that go from pixel to pixel.
+windows that go from pixel to pixel. Both are for one or two sides, and not for transposed convolutions. So is a kernel
+for few channels a group (conv_direct.cuh), as where each channel is by itself: it rounds nothing.
 
 Layout: as the reference's. The output is channels-last where torch's convolution makes it so: where the images or the
 filters are; `model.to(memory_format=torch.channels_last)` therefore asks for it. A tensor with an element for each of
@@ -34,13 +36,13 @@ Nothing is kept between calls: the weight is converted in every forward.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 
 from tunebench.kernels.blocks import conv_launches as launches
 from tunebench.kernels.blocks.block import (
@@ -59,13 +61,16 @@ from tunebench.kernels.blocks.conv_space import GRAPH, HALF_INPUT, HALF_WEIGHT, 
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.graph_function import Step, steps_of
 from tunebench.kernels.shared.images import (
-    MEMORY_FORMAT,
+    LAYERS,
+    SIDES,
     USUAL_GEOMETRY,
     Geometry,
+    as_images,
     convolve,
     geometry_of_axes,
     geometry_of_layer,
     layout_of,
+    memory_format,
     output_layout,
     precision_of,
     unusual_axes,
@@ -76,8 +81,7 @@ from tunebench.tuner.problem import Problem
 _AXES = {Kind.PER_CHANNEL: "out_channels", Kind.PER_TENSOR: "ones"}
 _IMAGES = ("batch", "in_channels", "height", "width")
 _OUTPUT = ("batch", "out_channels", "out_height", "out_width")
-_FILTERS = ("out_channels", "kernel_height", "kernel_width")
-
+_LAYOUTS = ("nchw", "channels_last")
 
 _ORDER = (Kind.PER_CHANNEL, Kind.ELEMENT, Kind.PER_TENSOR, Kind.SCALAR)
 """The order of operands among an entry point's parameters."""
@@ -87,6 +91,8 @@ class Conv(Block):
     """A convolution with a function of each of its elements; attributes as in `Block`, and the path of the layer."""
 
     layer: ClassVar[str]
+    is_plain: ClassVar[bool] = False
+    """Whether nothing is behind the layer."""
     steps: ClassVar[Step | None] = None
     """The function as cuDNN's graph computes it, where it can."""
 
@@ -96,9 +102,10 @@ class Conv(Block):
     def design(cls) -> Design:
         """Design passes around a library's convolution, and the kernel that does without."""
         if not isinstance(getattr(cls, "layer", None), str):
-            raise cls.wrong("layer", 'give the path of the nn.Conv2d in the module, such as "conv"')
+            raise cls.wrong("layer", 'give the path of a convolution in the module, such as "conv"')
         text = cls.text("function")
         found = cls.operands({"function": text}, ("value",))
+        cls.is_plain = text.strip() == "value"
         cls.used = tuple(sorted(found, key=lambda one: _ORDER.index(one.kind)))
         if not any(one.kind is Kind.PER_TENSOR for one in cls.used):
             cls.steps = steps_of(text, [one.name for one in cls.used if one.kind is Kind.SCALAR])
@@ -111,38 +118,46 @@ class Conv(Block):
             partial(work, element_tensors=len(elements)),
             compiled_axes=("in_channels", "kernel_height", "kernel_width"),
             usual_axes=USUAL_GEOMETRY,
-            compiled_options=dict.fromkeys(("input", "output"), tuple(MEMORY_FORMAT)),
+            compiled_options=dict.fromkeys(("input", "output"), _LAYOUTS),
             bulk_copies=("implicit_gemm",),
         )
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """Accept 4-d batches, dense in NCHW or channels-last, no smaller than the filters."""
+        """Accept batches that are dense in NCHW or channels-last, and no smaller than the filters."""
         layer = attribute_of(self, "layer", self.layer)
-        if not isinstance(layer, nn.Conv2d) or layer.padding_mode != "zeros":
-            return self.unserved(f"'{self.layer}' is no Conv2d that pads with zeros")
+        if not isinstance(layer, LAYERS) or layer.padding_mode != "zeros":
+            return self.unserved(f"'{self.layer}' is no convolution that pads with zeros")
+        given, dimensions = inputs, layer.weight.dim()
+        if dimensions != 4:
+            inputs = tuple(_of_two_sides(value, dimensions) for value in given)
         found = super().problem(*inputs, **named)
         if found is None:
             return None
-        x, geometry = inputs[0], geometry_of_layer(layer)
-        output = (x.shape[0], layer.weight.shape[0], *geometry.output(x.shape[2], x.shape[3]))
-        if x.shape[1] != layer.weight.shape[1] * geometry.groups:
+        x, geometry = as_images(given[0]), geometry_of_layer(layer)
+        sides = dict(zip(SIDES[-len(geometry.kernel) :], x.shape[2:], strict=True))
+        channels = layer.weight.shape[not geometry.transposed] * (1 if geometry.transposed else geometry.groups)
+        filters = layer.out_channels
+        output = (x.shape[0], filters, *geometry.output(*sides.values()))
+        if x.shape[1] != channels:
             return self.unserved(f"the images have {x.shape[1]} channels, not the filters'")
         if min(output) < 1:
             return self.unserved("the filters are larger than the images")
         layout = output_layout(x, layer)
-        if reason := self._misfit(inputs, output, layout):
+        if reason := self._misfit(given, output, layout):
             return self.unserved(reason)
-        filters = dict(zip(_FILTERS, (output[1], *geometry.kernel), strict=True))
-        axes = {name: found.axes[name] for name in _IMAGES} | filters | unusual_axes(geometry)
-        options = {"input": str(layout_of(x)), "output": layout, "precision": precision_of(x)}
+        height, width = geometry.kernel[-2:]
+        axes = {"batch": x.shape[0], "in_channels": channels, **sides, "out_channels": filters}
+        axes |= {"kernel_height": height, "kernel_width": width, **unusual_axes(geometry)}
+        options = {"input": str(layout_of(x)), "output": layout, "precision": precision_of(x, layer)}
         return replace(found, axes=axes, options=options)
 
     def _misfit(self, inputs: tuple[Any, ...], output: tuple[int, ...], layout: str) -> str:
         """Return which operand is another than the kernel reads; empty where none is."""
         for kind, (_, path), value in zip(self.kinds, self.places, self.values(inputs), strict=True):
-            if kind == "per_channel" and not _is_along_channels(value, output[1]):
-                return f"'{path}' has the shape {tuple(value.shape)}, not ({output[1]}, 1, 1)"
-            if kind == "forward" and (tuple(value.shape) != output or layout_of(value) != layout):
+            if kind == "per_channel" and not _is_along_channels(value, output[1], sides := inputs[0].dim() - 2):
+                wanted = (output[1], *[1] * sides)
+                return f"'{path}' has the shape {tuple(value.shape)}, not {wanted}"
+            if kind == "forward" and (tuple(as_images(value).shape) != output or layout_of(value) != layout):
                 return f"'{path}' does not lie in memory as the output does"
         return ""
 
@@ -151,16 +166,35 @@ class Conv(Block):
         return name in (f"{self.layer}.weight", *self._input_names()) and layout_of(tensor) is not None
 
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
-        """Map (batch, in_channels, height, width) to (batch, out_channels, height', width')."""
-        x, convolution, layer = inputs[0], plan["convolution"], attrgetter(self.layer)(self)
-        weight, bias, values = layer.weight, layer.bias, self.values(inputs)
-        count = len(values) - self.kinds.count("scalars")
-        behind = Behind(bias, tuple(values[:count]), None, tuple(values[count:]))
+        """Map (batch, in_channels, sides ...) to (batch, out_channels, sides' ...)."""
+        x, layer, values = inputs[0], attrgetter(self.layer)(self), self.values(inputs)
+        weight, bias = layer.weight, layer.bias
+        if x.dim() == 3:
+            output = self._forward(plan, as_images(x), as_images(weight), bias, values, inputs)
+            # To autograd what a kernel makes is no view of another tensor.
+            one_side: torch.Tensor = torch.ops.aten._unsafe_view(output, (*output.shape[:2], output.shape[3]))
+            return one_side
+        return self._forward(plan, x, weight, bias, values, inputs)
+
+    def _forward(
+        self,
+        plan: Plan,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        values: Sequence[Any],
+        inputs: tuple[Any, ...],
+    ) -> torch.Tensor:
+        """Compute the output from images of two or three sides."""
+        convolution, count = plan["convolution"], len(values) - self.kinds.count("scalars")
+        behind = Behind(bias, tuple(map(as_images, values[:count])), None, tuple(values[count:]))
         if convolution in GRAPH and any(map(math.isnan, behind.numbers)):
             return self.reference_forward(*inputs)  # in a graph the minimum of a value and NaN is the value
+        if convolution == "direct":
+            return launches.direct(plan, x, weight, behind)
         if convolution not in HALF_WEIGHT:
             layout = str(plan["convolution_layout"])
-            weight = weight.contiguous(memory_format=MEMORY_FORMAT[layout])
+            weight = weight.contiguous(memory_format=memory_format(layout, weight.dim()))
             source = x if layout == plan.problem.options["input"] else launches.converted(plan, x, weight.dtype, None)
             return self._convolve_and_finish(plan, source, weight, behind)
         halves, factors, largest = launches.half_weight(plan, weight, x.shape[0])
@@ -193,6 +227,8 @@ class Conv(Block):
         else:
             settings = {"allow_tf32": plan["convolution"] == "tf32", "benchmark": bool(plan["benchmark"])}
             product = convolve(source, weight, plan.once(_geometry), layout, **settings)
+            if self.is_plain and behind.bias is None and behind.factors is None and plan["in_place"]:
+                return product  # the plan has it in the output's layout
         return launches.finish(plan, product, behind)
 
 
@@ -229,6 +265,14 @@ def _operands(graph: cudnn_graph.Convolution, source: torch.Tensor, behind: Behi
     return cudnn_graph.Operands(behind.factors, bias, behind.tensors[:channels], elements, behind.numbers)
 
 
-def _is_along_channels(tensor: torch.Tensor, channels: int) -> bool:
+def _is_along_channels(tensor: torch.Tensor, channels: int, sides: int) -> bool:
     """Return whether a tensor has a value for each channel, and broadcasts so or is a vector."""
-    return tuple(tensor.shape) in {(channels,), (channels, 1, 1), (1, channels, 1, 1)}
+    ones = (1,) * sides
+    return tuple(tensor.shape) in {(channels,), (channels, *ones), (1, channels, *ones)}
+
+
+def _of_two_sides(value: Any, dimensions: int) -> Any:
+    """Return images that have another number of sides as their sizes are read: with two."""
+    if not isinstance(value, torch.Tensor) or value.dim() != dimensions:
+        return value
+    return as_images(value) if dimensions == 3 or layout_of(value) is None else value.flatten(3)

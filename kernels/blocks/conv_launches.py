@@ -9,7 +9,7 @@ import torch
 
 from tunebench.kernels.blocks.conv_space import TILE_COLUMNS, TILE_FILTERS, implicit_shared_bytes
 from tunebench.kernels.shared import REPAIR_THREADS
-from tunebench.kernels.shared.images import MEMORY_FORMAT, geometry_of_axes, layout_of
+from tunebench.kernels.shared.images import geometry_of_axes, layout_of, memory_format, sides_of
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import MOST_BLOCKS
 from tunebench.tuner.kernel import Plan, ceil_div
@@ -48,23 +48,24 @@ def half_weight(
         elements, make = plan.once(_implicit_filters, *weight.shape)
         halves = make(elements, dtype=dtype, device=weight.device)
     else:
-        layout = MEMORY_FORMAT[str(plan["convolution_layout"])]
+        layout = memory_format(str(plan["convolution_layout"]), weight.dim())
         halves = torch.empty(weight.shape, dtype=dtype, device=weight.device, memory_format=layout)
-    factors = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device) if scales else None
+    filters, channels = plan.problem.axes["out_channels"], plan.once(_channels_of_group)
+    factors = torch.empty(filters, dtype=torch.float32, device=weight.device) if scales else None
     largest = torch.empty(samples, dtype=torch.int32, device=weight.device) if scales else None
-    counts = (samples, weight.shape[1], weight.shape[2] * weight.shape[3])
+    counts = (samples, channels, weight.shape[2:].numel())
     arguments = (weight, halves, factors, largest, *counts, _is_last(plan, weight))
     early = bool(plan["early_launches"])
-    plan.launch("prepare_weight", *arguments, blocks=weight.shape[0], threads=_WEIGHT_THREADS, early=early)
+    plan.launch("prepare_weight", *arguments, blocks=filters, threads=_WEIGHT_THREADS, early=early)
     return halves, factors, largest
 
 
 def converted(plan: Plan, x: torch.Tensor, dtype: torch.dtype, largest: Argument) -> torch.Tensor:
     """Return x in the convolution's layout and type."""
     layout = str(plan["convolution_layout"])
-    to = torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=MEMORY_FORMAT[layout])
+    to = torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=memory_format(layout, x.dim()))
     threads = plan.integer("input_block_size")
-    samples, channels, pixels = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
+    samples, channels, pixels = x.shape[0], x.shape[1], x.shape[2:].numel()
     if layout != plan.problem.options["input"]:
         tile = plan.integer("input_tile")
         entry_point, sizes = "transpose_input", [samples, channels, pixels]
@@ -83,10 +84,10 @@ def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
     output = product
     if not plan["in_place"]:
         dtype = getattr(torch, plan.problem.dtype)
-        layout = MEMORY_FORMAT[options["output"]]
+        layout = memory_format(options["output"], product.dim())
         output = torch.empty(product.shape, dtype=dtype, device=product.device, memory_format=layout)
     threads = plan.integer("output_block_size")
-    samples, channels, pixels = product.shape[0], product.shape[1], product.shape[2] * product.shape[3]
+    samples, channels, pixels = product.shape[0], product.shape[1], product.shape[2:].numel()
     if plan["convolution_layout"] != options["output"]:
         tile = plan.integer("output_tile")
         entry_point = "transpose_output"
@@ -117,7 +118,7 @@ def implicit_gemm(
 ) -> torch.Tensor:
     """Run the whole model in one kernel."""
     shape, blocks, shared = plan.once(_implicit_geometry)
-    layout = MEMORY_FORMAT[plan.problem.options["output"]]
+    layout = memory_format(plan.problem.options["output"], x.dim())
     output = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
     sizes = (shape[0], shape[1], x.shape[2], x.shape[3])
     arguments = (x, filters, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, *sizes)
@@ -126,15 +127,44 @@ def implicit_gemm(
     return output
 
 
+def direct(plan: Plan, x: torch.Tensor, weight: torch.Tensor, behind: Behind) -> torch.Tensor:
+    """Run the whole model in one kernel, of few channels a group."""
+    shape = plan.once(_output_shape)
+    output = torch.empty(
+        shape, dtype=x.dtype, device=x.device, memory_format=memory_format(plan.problem.options["output"], x.dim())
+    )
+    threads, rows = plan.integer("direct_block_size"), ceil_div(shape[-2], plan.integer("direct_rows"))
+    blocks = min(ceil_div(shape[0] * shape[1] * rows * shape[-1], threads), MOST_BLOCKS)
+    arguments = (x, weight, output, behind.bias, *behind.tensors, None, *behind.numbers, *plan.once(_sizes))
+    plan.launch("direct_convolution", *arguments, _is_last(plan, weight), blocks=blocks, threads=threads)
+    return output
+
+
 def repair(
     plan: Plan, x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, largest: torch.Tensor, behind: Behind
 ) -> None:
     """Compute again what lay outside the range of half precision."""
-    sizes = (x.shape[0], weight.shape[0], x.shape[2], x.shape[3])
+    sizes = plan.once(_sizes)
     blocks = min(sizes[0] * sizes[1], _REPAIR_BLOCKS * plan.device.multiprocessors)
     arguments = (x, weight, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, *sizes)
     early = bool(plan["early_launches"])
     plan.launch("repair", *arguments, _is_last(plan, weight), blocks=blocks, threads=REPAIR_THREADS, early=early)
+
+
+def _sizes(plan: Plan) -> tuple[int, ...]:
+    """Return samples, output channels, and the three sides of the images."""
+    axes = plan.problem.axes
+    return axes["batch"], axes["out_channels"], axes.get("depth", 1), axes["height"], axes["width"]
+
+
+def _output_shape(plan: Plan) -> tuple[int, ...]:
+    axes = plan.problem.axes
+    sides = geometry_of_axes(axes).output(*(axes[name] for name in sides_of(axes)))
+    return axes["batch"], axes["out_channels"], *sides
+
+
+def _channels_of_group(plan: Plan) -> int:
+    return plan.problem.axes["in_channels"] // geometry_of_axes(plan.problem.axes).groups
 
 
 def _implicit_filters(
@@ -146,12 +176,10 @@ def _implicit_filters(
     return elements, torch.empty if whole else torch.zeros  # what fills the last tile and group up counts as 0
 
 
-def _implicit_geometry(plan: Plan) -> tuple[tuple[int, int, int, int], tuple[int, int], int]:
+def _implicit_geometry(plan: Plan) -> tuple[tuple[int, ...], tuple[int, int], int]:
     """Return the output of the implicit product, its blocks, and their shared memory in bytes."""
-    axes = plan.problem.axes
-    height, width = geometry_of_axes(axes).output(axes["height"], axes["width"])
-    shape = (axes["batch"], axes["out_channels"], height, width)
-    rows = shape[0] * height * ceil_div(width, TILE_COLUMNS)
+    shape = _output_shape(plan)
+    rows = shape[0] * shape[2] * ceil_div(shape[3], TILE_COLUMNS)
     tiles = ceil_div(shape[1], TILE_FILTERS)
     blocks = (min(rows, ceil_div(plan.device.multiprocessors, tiles)), tiles)
     register_rows = plan.integer("register_rows") if plan["writes"] == "bulk" else None

@@ -42,13 +42,23 @@ extern "C" __global__ void __launch_bounds__(implicit_gemm_threads, 1)
     implicit_gemm_by_block(x, filters, output, largest, samples, out_channels, height, width, {epilogue});
 }}
 
+extern "C" __global__ void __launch_bounds__(direct_block_size)
+    direct_convolution(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight,
+                       scalar_t* __restrict__ output, {tensors}, const float* __restrict__ factors,
+                       {numbers}long long samples, long long out_channels, long long depth, long long height,
+                       long long width, int weight_last) {{
+    const Shape shape{{samples, out_channels, {{depth, height, width}}, weight_last != 0}};
+    direct_by_block(x, weight, output, shape, {epilogue});
+}}
+
 extern "C" __global__ void __launch_bounds__(repair_threads, 1)
     repair(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight, scalar_t* __restrict__ output,
            {tensors}, const float* __restrict__ factors,
            const unsigned* __restrict__ largest,
-           {numbers}long long samples, long long out_channels, long long height, long long width, int weight_last) {{
+           {numbers}long long samples, long long out_channels, long long depth, long long height, long long width,
+           int weight_last) {{
     begin_launch();
-    const Shape shape{{samples, out_channels, height, width, weight_last != 0}};
+    const Shape shape{{samples, out_channels, {{depth, height, width}}, weight_last != 0}};
     repair_by_block(x, weight, output, largest, shape, {epilogue});
 }}
 """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.early_launches import BEGINS_EARLY, early_launches
-from tunebench.kernels.shared.images import geometry_of_axes
+from tunebench.kernels.shared.images import geometry_of_axes, sides_of
 from tunebench.tuner import constraints
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import ceil_div
@@ -25,6 +26,10 @@ _MOST_HELD_REGISTERS = 96
 _LONGEST_HALF_SUM = 16384
 """Limit of the products in a half-precision sum: with more, scaled weights would be subnormal on average."""
 
+_MOST_DIRECT_CHANNELS = 4
+_LARGEST_DIRECT_WINDOW = 49
+"""Elements of a window that a thread has in registers."""
+
 GRAPH = ("graph_fp16", "graph_tf32", "graph")
 """Convolutions by cuDNN's graph API; the last in the model's own half type."""
 HALF_INPUT = ("fp16", "graph_fp16")
@@ -40,7 +45,9 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
     """
     tunables = (
         *more,
-        Tunable("convolution", ("strict", "tf32", "fp16", "implicit_gemm", *GRAPH), default="tf32"),
+        Tunable("convolution", ("strict", "tf32", "fp16", "implicit_gemm", *GRAPH, "direct"), default="tf32"),
+        Tunable("direct_rows", (1, 2, 4, 8), default=4, when=_is_direct),
+        Tunable("direct_block_size", (128, 256), default=256, when=_is_direct),
         Tunable("ring_rows", (2, 3, 4, 5, 6, 8), default=4, when=_is_implicit),
         Tunable("store_hint", ("normal", "streaming"), when=_is_implicit),
         Tunable("writes", ("threads", "bulk"), when=_is_implicit),
@@ -71,6 +78,8 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
             "convolution", "implicit_gemm", dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)
         ),
         Constraint("implicit_gemm_goes_from_pixel_to_pixel", _is_dense_where_implicit),
+        Constraint("kernels_are_of_two_sides", _has_two_sides_where_fused),
+        Constraint("direct_sums_are_short", _is_short_where_direct),
         BEGINS_EARLY,
         Constraint("ring_holds_window", _ring_holds_window),
         Constraint("filters_fit_registers", _filters_fit_registers),
@@ -113,22 +122,24 @@ def work(problem: Problem, element_tensors: int = 0) -> Work:
     """
     axes = problem.axes
     geometry = geometry_of_axes(axes)
-    height, width = geometry.output(axes["height"], axes["width"])
-    outputs = axes["batch"] * axes["out_channels"] * height * width
-    inputs = axes["batch"] * axes["in_channels"] * axes["height"] * axes["width"]
+    sides = [axes[name] for name in sides_of(axes)]
+    outputs = axes["batch"] * axes["out_channels"] * math.prod(geometry.output(*sides))
+    inputs = axes["batch"] * axes["in_channels"] * math.prod(sides)
     elements = inputs + outputs * (1 + element_tensors) + axes["out_channels"] * _products(problem)
-    return Work(bytes=elements * problem.item_bytes, operations=2 * outputs * _products(problem))
+    # Of a transposed one each element of the images is multiplied by as many.
+    multiplied = inputs // axes["in_channels"] * axes["out_channels"] if geometry.transposed else outputs
+    return Work(bytes=elements * problem.item_bytes, operations=2 * multiplied * _products(problem))
 
 
 def _products(problem: Problem) -> int:
-    """Return the number of products that one output element sums."""
+    """Return the number of products that one output element sums, at most where the convolution is transposed."""
     geometry = geometry_of_axes(problem.axes)
-    return problem.axes["in_channels"] // geometry.groups * geometry.kernel[0] * geometry.kernel[1]
+    return problem.axes["in_channels"] // geometry.groups * math.prod(geometry.kernel)
 
 
 def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bool:
     """Allow another precision than the type's own only where the reference's convolution would run in TF32."""
-    own = convolution in ("strict", "graph") or (_is_implicit(convolution) and problem.item_bytes == 2)
+    own = convolution in ("strict", "graph", "direct") or (_is_implicit(convolution) and problem.item_bytes == 2)
     return own or (problem.options["precision"] == "tf32" and device.kind is DeviceKind.CUDA)
 
 
@@ -155,8 +166,19 @@ def _bulk_is_for_planes(writes: str, problem: Problem) -> bool:
     return not _is_bulk(writes) or problem.options["output"] == "nchw"
 
 
+def _is_direct(convolution: str) -> bool:
+    return convolution == "direct"
+
+
+def _is_short_where_direct(convolution: str, problem: Problem) -> bool:
+    geometry = geometry_of_axes(problem.axes)
+    channels = problem.axes["in_channels"] // geometry.groups
+    is_short = channels <= _MOST_DIRECT_CHANNELS and math.prod(geometry.kernel) <= _LARGEST_DIRECT_WINDOW
+    return not _is_direct(convolution) or is_short
+
+
 def _has_passes(convolution: str) -> bool:
-    return convolution != "implicit_gemm"
+    return not (_is_implicit(convolution) or _is_direct(convolution))
 
 
 def _is_graph(convolution: str) -> bool:
@@ -170,6 +192,12 @@ def _is_no_graph(convolution: str) -> bool:
 def _is_dense_where_implicit(convolution: str, problem: Problem) -> bool:
     geometry = geometry_of_axes(problem.axes)
     return not _is_implicit(convolution) or (geometry.stride == (1, 1) and geometry.groups == 1)
+
+
+def _has_two_sides_where_fused(convolution: str, problem: Problem) -> bool:
+    geometry = geometry_of_axes(problem.axes)
+    is_fused = not _has_passes(convolution) or convolution in GRAPH
+    return not is_fused or (len(geometry.kernel) == 2 and not geometry.transposed)
 
 
 def _graph_is_installed(convolution: str, problem: Problem, device: Device) -> bool:

@@ -140,8 +140,8 @@ def differentiate(
         if not pairs:
             return [None] * len(needed)
         of, by = zip(*pairs, strict=True)
-        # `torch.autograd.grad` without its comparison of shapes, which autograd has made, by sympy: importing that takes
-        # up to two seconds.
+        # `torch.autograd.grad` without its comparison of shapes, which autograd has made: it is sympy's, whose import
+        # takes up to two seconds.
         found = iter(_engine_run_backward(of, by, higher, higher, tuple(asked), True, accumulate_grad=False))
     return [next(found) if one else None for one in needed]
 

@@ -1,4 +1,7 @@
-"""Batches of images and convolutions of them: layouts in memory, geometry, precision, and the library's convolution."""
+"""Batches of images and convolutions of them: layouts in memory, geometry, precision, and the library's convolution.
+
+Images have two or three sides. A convolution of one side is one of two, as PyTorch itself has it: rows of height 1.
+"""
 
 from __future__ import annotations
 
@@ -7,88 +10,122 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from tunebench.tuner.settings import Setting, kind_of, value_of
 
-MEMORY_FORMAT = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
-"""torch's word for each layout."""
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+"""PyTorch's convolutions."""
+Layer = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
+SIDES = ("depth", "height", "width")
+"""The axes of images that have three sides; those of two have no depth."""
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+_USUAL = {"kernel": 1, "stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
 USUAL_GEOMETRY = {
-    "stride_height": 1,
-    "stride_width": 1,
-    "padding_height": 0,
-    "padding_width": 0,
-    "dilation_height": 1,
-    "dilation_width": 1,
+    "kernel_depth": 1,  # height and width are sizes of every problem
+    **{f"{name}_{side}": size for name, size in _USUAL.items() if name != "kernel" for side in SIDES},
     "groups": 1,
+    "transposed": 0,
 }
 """The axes that a convolution's problem has only where they have other values."""
 
 
 class Geometry(NamedTuple):
-    """The geometry of a convolution's windows; pairs are of height and width.
+    """The geometry of a convolution's windows; tuples are of height and width, or of depth, height and width.
 
     Attributes:
         padding: rows and columns of zeros in all, both sides together. Where it is odd, the last side has one more.
+        transposed: the convolution is the gradient of one with this geometry by its input.
+        output_padding: what the output of a transposed one is larger by.
     """
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     groups: int
+    transposed: bool = False
+    output_padding: tuple[int, ...] = (0, 0)
 
-    def output(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width of the output; less than 1 where the filters are larger than the images."""
-        return self._windows(0, height), self._windows(1, width)
+    def output(self, *sizes: int) -> tuple[int, ...]:
+        """Return the sides of the output; less than 1 where the filters are larger than the images."""
+        return tuple(self._side(number, size) for number, size in enumerate(sizes))
 
-    def _windows(self, side: int, size: int) -> int:
+    def _side(self, side: int, size: int) -> int:
         span = (self.kernel[side] - 1) * self.dilation[side] + 1
+        if self.transposed:
+            return (size - 1) * self.stride[side] - self.padding[side] + span + self.output_padding[side]
         return (size + self.padding[side] - span) // self.stride[side] + 1
 
 
-def geometry_of_layer(layer: nn.Conv2d) -> Geometry:
+def sides_of(axes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the names of the sides that the images of a problem with these axes have."""
+    return SIDES if SIDES[0] in axes else SIDES[1:]
+
+
+def geometry_of_layer(layer: Layer) -> Geometry:
     """Return a layer's own geometry; its padding is zeros."""
-    kernel, dilation = tuple(layer.weight.shape[2:]), tuple(layer.dilation)
+    kernel: tuple[int, ...] = tuple(layer.weight.shape[2:])
+    dilation: tuple[int, ...] = tuple(layer.dilation)
+    padding: tuple[int, ...]
     if layer.padding == "same":
-        above, before = (dilation[side] * (kernel[side] - 1) for side in (0, 1))
+        padding = tuple(step * (size - 1) for step, size in zip(dilation, kernel, strict=True))
     elif isinstance(layer.padding, str):
-        above = before = 0
+        padding = (0,) * len(kernel)
     else:
-        above, before = (2 * each for each in layer.padding)
-    return Geometry(kernel, tuple(layer.stride), (above, before), dilation, layer.groups)  # type: ignore[arg-type]
+        padding = tuple(2 * each for each in layer.padding)
+    given: tuple[tuple[int, ...], ...]
+    given = (kernel, tuple(layer.stride), padding, dilation, tuple(layer.output_padding))
+    if len(kernel) == 1:
+        given = tuple((usual, *sizes) for usual, sizes in zip(_USUAL.values(), given, strict=True))
+    windows = dict(zip(_USUAL, given, strict=True))
+    return Geometry(**windows, groups=layer.groups, transposed=isinstance(layer, _ConvTransposeNd))
 
 
 def geometry_of_axes(axes: Mapping[str, int]) -> Geometry:
     """Return the geometry of a problem with these axes."""
-
-    def pair(name: str) -> tuple[int, int]:
-        height, width = f"{name}_height", f"{name}_width"
-        return axes.get(height, USUAL_GEOMETRY.get(height, 0)), axes.get(width, USUAL_GEOMETRY.get(width, 0))
-
-    return Geometry(pair("kernel"), pair("stride"), pair("padding"), pair("dilation"), axes.get("groups", 1))
+    sides = sides_of(axes)
+    windows = {name: tuple(axes.get(f"{name}_{side}", usual) for side in sides) for name, usual in _USUAL.items()}
+    return Geometry(**windows, groups=axes.get("groups", 1), transposed=bool(axes.get("transposed", 0)))
 
 
 def unusual_axes(geometry: Geometry) -> dict[str, int]:
     """Return the axes of `USUAL_GEOMETRY` that have another value."""
-    pairs = (geometry.stride, geometry.padding, geometry.dilation, (geometry.groups,))
-    found = dict(zip(USUAL_GEOMETRY, (size for sizes in pairs for size in sizes), strict=True))
-    return {name: size for name, size in found.items() if size != USUAL_GEOMETRY[name]}
+    sides = SIDES[-len(geometry.kernel) :]
+    found = {
+        f"{name}_{side}": size for name in _USUAL for side, size in zip(sides, getattr(geometry, name), strict=True)
+    }
+    found |= {"groups": geometry.groups, "transposed": int(geometry.transposed)}
+    return {name: size for name, size in found.items() if size != USUAL_GEOMETRY.get(name, size)}
+
+
+def as_images(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of one side as one of two; any other as it is."""
+    return tensor.unsqueeze(2) if tensor.dim() == 3 else tensor
+
+
+def memory_format(layout: str, dimensions: int) -> torch.memory_format:
+    """Return torch's word for a layout of images with two or three sides."""
+    return _CHANNELS_LAST[dimensions] if layout == "channels_last" else torch.contiguous_format
 
 
 def layout_of(tensor: torch.Tensor) -> str | None:
-    """Return the layout that torch takes a dense 4-d tensor for (`suggest_memory_format`); None if it is not dense.
+    """Return the layout that torch takes dense images for (`suggest_memory_format`); None if they are not dense.
 
     Where sizes of 1 make both possible, the strides say which was meant.
     """
-    if tensor.is_contiguous(memory_format=torch.channels_last) and _strides_are_channels_last(tensor):
+    last = _CHANNELS_LAST.get(tensor.dim())
+    if last is not None and tensor.is_contiguous(memory_format=last) and _strides_are_channels_last(tensor):
         return "channels_last"
     return "nchw" if tensor.is_contiguous() else None
 
 
 def _strides_are_channels_last(tensor: torch.Tensor) -> bool:
     least = 0
-    for axis in (1, 3, 2, 0):
+    for axis in (1, *reversed(range(2, tensor.dim())), 0):
         stride = tensor.stride(axis)
         if stride < least or (axis == 0 and least == tensor.stride(1)):
             return False
@@ -96,27 +133,36 @@ def _strides_are_channels_last(tensor: torch.Tensor) -> bool:
     return True
 
 
-def output_layout(x: torch.Tensor, layer: nn.Conv2d) -> str:
+def output_layout(x: torch.Tensor, layer: Layer) -> str:
     """Return the layout of the reference's convolution's output: which implementation of torch's runs decides it."""
     if "channels_last" not in (layout_of(x), layout_of(layer.weight)):
         return "nchw"
     geometry = geometry_of_layer(layer)
-    if geometry.groups == 1 and geometry.dilation == (1, 1):
+    if geometry.groups == 1 and set(geometry.dilation) == {1} and not geometry.transposed and x.dim() == 4:
         return "channels_last"
-    padding = [each // 2 for each in geometry.padding]
-    settings = (list(geometry.stride), padding, list(geometry.dilation), False, [0, 0], geometry.groups)
     # What torch's own shape propagation asks.
-    backend = torch._C._select_conv_backend(x, layer.weight, layer.bias, *settings)
+    backend = torch._C._select_conv_backend(x, layer.weight, layer.bias, *_settings(geometry))
     chosen = torch._C._conv_determine_backend_memory_format(x, layer.weight, backend)
-    return "channels_last" if chosen == torch.channels_last else "nchw"
+    return "channels_last" if chosen in _CHANNELS_LAST.values() else "nchw"
 
 
-def precision_of(x: torch.Tensor) -> str:
-    """Return the precision that torch's flags allow the reference's convolution of x: `tf32` or `strict`."""
+def _settings(geometry: Geometry) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
+    """Return stride, padding, dilation, whether it is transposed, output padding and groups, as torch takes them."""
+    padding, larger = [each // 2 for each in geometry.padding], list(geometry.output_padding)
+    return list(geometry.stride), padding, list(geometry.dilation), geometry.transposed, larger, geometry.groups
+
+
+def precision_of(x: torch.Tensor, layer: Layer) -> str:
+    """Return the precision that torch's flags allow the reference's convolution of x: `tf32` or `strict`.
+
+    Of each channel by itself in NCHW torch has kernels of its own, which round nothing.
+    """
     kind = x.device.type
     allowed = kind_of(kind) == "cuda" and x.dtype == torch.float32 and value_of(Setting.CUDNN, kind) != "off"
     allowed = allowed and value_of(Setting.CONVOLUTION, kind) == "tf32"
-    return "tf32" if allowed else "strict"
+    of_channels = 1 < layer.groups == x.shape[1] and not isinstance(layer, _ConvTransposeNd)
+    is_own = of_channels and "channels_last" not in (layout_of(x), layout_of(layer.weight))
+    return "tf32" if allowed and not is_own else "strict"
 
 
 def convolve(
@@ -127,22 +173,17 @@ def convolve(
     `torch._convolution` takes as arguments what `conv2d` takes from global flags, which other threads may read.
     """
     cudnn: Any = torch.backends.cudnn
-    below, behind = (each % 2 for each in geometry.padding)
-    if below or behind:
-        x = torch.nn.functional.pad(x, (0, behind, 0, below))
+    if any(each % 2 for each in geometry.padding):
+        behind = [each % 2 for each in reversed(geometry.padding)]
+        x = torch.nn.functional.pad(x, [zeros for each in behind for zeros in (0, each)])
     product: torch.Tensor = torch._convolution(
         x,
         weight,
         None,
-        stride=list(geometry.stride),
-        padding=[each // 2 for each in geometry.padding],
-        dilation=list(geometry.dilation),
-        transposed=False,
-        output_padding=[0, 0],
-        groups=geometry.groups,
+        *_settings(geometry),
         benchmark=benchmark or bool(cudnn.benchmark),
         deterministic=bool(cudnn.deterministic) or torch.are_deterministic_algorithms_enabled(),
         cudnn_enabled=bool(cudnn.enabled),
         allow_tf32=allow_tf32,
     )
-    return product.contiguous(memory_format=MEMORY_FORMAT[layout])
+    return product.contiguous(memory_format=memory_format(layout, x.dim()))

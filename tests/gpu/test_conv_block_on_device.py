@@ -11,18 +11,19 @@ import torch
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared import cudnn_graph
+from tunebench.kernels.shared.images import memory_format
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import LaunchError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "blocks"))
-from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, Model, Tuned, error, pair
+from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, OTHERS, Model, Tuned, error, pair
 
 pytestmark = pytest.mark.gpu
 
 GRAPHS = ("graph_fp16", "graph_tf32", "graph") if cudnn_graph.is_installed() else ()
-WAYS = ("strict", "tf32", "fp16", "implicit_gemm", *GRAPHS)
+WAYS = ("strict", "tf32", "fp16", "implicit_gemm", *GRAPHS, "direct")
 ALLOWED = {"float32": 1e-3, "float16": 3e-3, "bfloat16": 2e-2}
 
 
@@ -54,7 +55,7 @@ def outputs(model: TunedModule, device: Device, inputs: list[object], pick: int,
 @pytest.mark.parametrize("given", LAYOUTS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_every_geometry(cuda: Device, geometry: str, given: str) -> None:
-    few = ("strict", "implicit_gemm")
+    few = ("strict", "implicit_gemm", "direct")
     for channels, filters, size, ways in ((64, 128, (34, 36), WAYS), (8, 16, (13, 15), few), (16, 136, (9, 140), few)):
         torch.manual_seed(3)
         reference = Model(channels, filters, GEOMETRIES[geometry]).cuda()
@@ -66,6 +67,28 @@ def test_every_geometry(cuda: Device, geometry: str, given: str) -> None:
             output = outputs(tuned, cuda, [x], pick, way)
             if output is None:
                 assert way != "strict"
+                continue
+            with torch.no_grad():
+                assert output.stride() == reference(x).stride()
+            assert error(output[:2], reference, [x[:2]]) < 1e-3, way
+            if way != "tf32":
+                assert error(output[2:], reference, [x[2:]]) < 1e-3, way
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_layers_with_other_sides_and_transposed_ones(cuda: Device, name: str) -> None:
+    layer, options = OTHERS[name]
+    torch.manual_seed(3)
+    reference, tuned = (made(32, 64, options, layer).cuda() for made in (Model, Tuned))
+    tuned.load_state_dict(reference.state_dict())
+    x = torch.randn(3, 32, *(17, 12, 19)[-(tuned.bias.dim() - 2) :], device="cuda")
+    x[2] *= 1e-7  # out of the range of half precision
+    for given in ("nchw", "channels_last")[: 1 + (x.dim() > 3)]:
+        x = x.contiguous(memory_format=memory_format(given, x.dim()))
+        for pick, way in enumerate(way for way in WAYS if way not in GRAPHS):
+            output = outputs(tuned, cuda, [x], pick, way)
+            if output is None:
+                assert way in ("direct", "implicit_gemm")
                 continue
             with torch.no_grad():
                 assert output.stride() == reference(x).stride()

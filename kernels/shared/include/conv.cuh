@@ -10,7 +10,8 @@
 // prepare_weight                   the weight in half precision, scaled
 // transpose_output, finish         the bias and the function, in one pass; the first changes the layout too, and nothing but
 //                                  the layout where the convolution is cuDNN's graph, which does the rest
-// implicit_gemm                    all of it in one kernel, on Hopper (conv_gemm.cuh)
+// implicit_gemm                    all of it in one kernel, on Hopper (conv_gemm.cuh); of images with two sides, not transposed
+// direct                           all of it in one kernel, of few channels a group (conv_direct.cuh)
 // repair                           in half precision: again, in full precision, what lay outside its range
 //
 // A sample's elements are a matrix, channels by pixels (NCHW) or pixels by channels (channels-last), so that a change
@@ -22,6 +23,7 @@
 #include "vector.cuh"
 
 constexpr bool implicit = convolution == convolution_t::implicit_gemm;
+constexpr bool has_passes = !implicit && convolution != convolution_t::direct;
 constexpr bool half_graph = convolution == convolution_t::graph_fp16;
 constexpr bool by_graph =  // what comes of it is finished
     half_graph || convolution == convolution_t::graph_tf32 || convolution == convolution_t::graph;
@@ -34,10 +36,10 @@ constexpr bool channels_last = convolution_layout == convolution_layout_t::chann
 constexpr bool input_last = input_option == input_option_t::channels_last;
 constexpr bool output_last = output_option == output_option_t::channels_last;
 // A pass that the configuration does not launch is empty: it would take as long to compile as one that runs.
-constexpr bool transposes_input = !implicit && channels_last != input_last;
+constexpr bool transposes_input = has_passes && channels_last != input_last;
 constexpr bool casts_input = halves && channels_last == input_last;
-constexpr bool transposes_output = !implicit && channels_last != output_last;
-constexpr bool finishes = !implicit && channels_last == output_last;
+constexpr bool transposes_output = has_passes && channels_last != output_last;
+constexpr bool finishes = has_passes && channels_last == output_last;
 
 using source_t = Choose<halves, half_t, scalar_t>;
 using product_t = Choose<half_product, half_t, scalar_t>;
@@ -52,11 +54,11 @@ constexpr long long padding_above = padding_height / 2, padding_before = padding
 constexpr long long span_height = (kernel_height - 1) * dilation_height + 1;
 constexpr long long span_width = (kernel_width - 1) * dilation_width + 1;
 
-__device__ __forceinline__ long long out_height_of(long long height) {
-    return (height + padding_height - span_height) / stride_height + 1;
-}
-__device__ __forceinline__ long long out_width_of(long long width) {
-    return (width + padding_width - span_width) / stride_width + 1;
+// A side of the output, of the image's.
+__device__ __forceinline__ long long out_side(long long size, long long kernel, long long stride, long long padding,
+                                              long long dilation, long long output_padding) {
+    const long long span = (kernel - 1) * dilation + 1;
+    return transposed ? (size - 1) * stride - padding + span + output_padding : (size + padding - span) / stride + 1;
 }
 
 // Where an element stands in a dense tensor of so many channels and pixels a sample.
@@ -139,4 +141,5 @@ struct Epilogue {
 
 #include "conv_half.cuh"
 #include "conv_passes.cuh"
+#include "conv_direct.cuh"
 #include "conv_gemm.cuh"

@@ -37,7 +37,7 @@ _KINDS = {
 }
 _FORMATS = {
     "rows": (torch.contiguous_format,),
-    "conv": (torch.contiguous_format, torch.channels_last),
+    "conv": (torch.contiguous_format, torch.channels_last, torch.channels_last_3d),
 }
 """In which a block's input has to lie in memory, where it does not take any."""
 _NOTHING = "no block does any of its operations"
@@ -109,7 +109,8 @@ def _why_none(traced: Traced) -> str:
 def _layer(traced: Traced, block: str) -> Core:
     found = layers(traced, block)
     if not found:
-        raise UserError(f"the problem has no {LAYERS[block].__name__} that the block {block} could take")
+        legal = " or ".join(layer.__name__ for layer in LAYERS[block])
+        raise UserError(f"the problem has no {legal} that the block {block} could take")
     anchor = found[0].node
 
     def make(given: Given) -> Core:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx, nn
 
+from tunebench.kernels.shared import images
 from tunebench.studies.writing.new.trace import Traced, shape_of
 
-LAYERS: Mapping[str, type[nn.Module]] = {"linear": nn.Linear, "conv": nn.Conv2d}
-"""The module that each block with a layer takes."""
+LAYERS: Mapping[str, tuple[type[nn.Module], ...]] = {"linear": (nn.Linear,), "conv": images.LAYERS}
+"""The modules that each block with a layer takes."""
 
-_IMAGES = 4
-"""The dimensions of what a convolution takes and makes."""
+_LEAST_DIMENSIONS = {"linear": 2, "conv": 3}
 _PRODUCTS = (torch.matmul, torch.mm, torch.bmm, operator.matmul, "matmul", "mm", "bmm", "__matmul__")
 _TRANSPOSED = (torch.t, torch.transpose, torch.swapaxes, "t", "transpose", "swapaxes")
 _PERMUTED = (torch.permute, "permute")
@@ -66,7 +66,7 @@ def layers(traced: Traced, block: str) -> list[Layer]:
     for node in traced.graph.nodes:
         layer = _module(traced, node, block) or (_product(node) if block == "linear" else None)
         made = shape_of(node)
-        if layer is not None and made is not None and (len(made) == _IMAGES if block == "conv" else len(made) > 1):
+        if layer is not None and made is not None and len(made) >= _LEAST_DIMENSIONS[block]:
             found.append(layer)
     return sorted(found, key=lambda layer: layer.operations, reverse=True)
 
@@ -86,10 +86,14 @@ def _module(traced: Traced, node: fx.Node, block: str) -> Layer | None:
         return None
     module = traced.model.get_submodule(str(node.target))
     made, given = shape_of(node), node.args[0]
-    if type(module) is not LAYERS[block] or made is None or not isinstance(given, fx.Node):
+    if type(module) not in LAYERS[block] or made is None or not isinstance(given, fx.Node):
+        return None
+    if len(node.args) > 1 or node.kwargs:  # a transposed convolution's size
         return None
     assert isinstance(module.weight, torch.Tensor)
-    operations = module.weight.numel() * (made.numel() // made[-1 if block == "linear" else 1])
+    multiplied = shape_of(given) if getattr(module, "transposed", False) else made
+    assert multiplied is not None
+    operations = module.weight.numel() * (multiplied.numel() // multiplied[-1 if block == "linear" else 1])
     path = str(node.target)
     return Layer(node, given, path, False, True, None if module.bias is None else f"{path}.bias", operations)
 

@@ -18,11 +18,20 @@ CLASSES = {
     "rows": "row reductions and norms",
     "pointwise": "pointwise",
     "convolution": "convolution, pointwise behind it",
+    "plain_convolution": "convolution alone",
     "product": "product of two inputs",
 }
 """The classes, with what their problems are."""
 
-FIRST = {"linear": 13, "linear_rows": 10, "rows": 10, "pointwise": 10, "convolution": 5, "product": 16}
+FIRST = {
+    "linear": 13,
+    "linear_rows": 10,
+    "rows": 10,
+    "pointwise": 10,
+    "convolution": 5,
+    "plain_convolution": 10,
+    "product": 16,
+}
 """How many of each class come first, one of each in turn."""
 
 MOST_ELEMENTS = 2**30
@@ -42,16 +51,17 @@ SMALL = {
     "features": 6,
     "dim1": 9,
     "dim2": 11,
-    "in_channels": 5,
-    "out_channels": 7,
+    "in_channels": 8,
+    "out_channels": 12,
     "rows": 33,
     "columns": 21,
     "depth": 40,
     "side": 29,
     "images": 2,
     "dim": 200,
-    "height": 10,
-    "width": 10,
+    "height": 20,
+    "width": 30,
+    "length": 50,
 }
 """Sizes for a machine without a GPU, by the constants' names."""
 

@@ -1,9 +1,9 @@
-"""The examples of the block for convolutions, and a model with any Conv2d."""
+"""The examples of the block for convolutions, and a model with any of torch's layers."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,38 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
     "dilated groups": {"kernel_size": 3, "groups": 2, "dilation": 2},
 }
 
+OTHERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
+    "one side": (nn.Conv1d, {"kernel_size": 3, "padding": 1}),
+    "one side, same, even": (nn.Conv1d, {"kernel_size": 4, "padding": "same", "dilation": 2, "groups": 2}),
+    "one side, strided": (nn.Conv1d, {"kernel_size": 3, "stride": 3, "bias": False}),
+    "three sides": (nn.Conv3d, {"kernel_size": (2, 3, 4), "padding": (0, 1, 2), "stride": (1, 2, 1)}),
+    "three sides, same, even": (nn.Conv3d, {"kernel_size": (2, 3, 4), "padding": "same"}),
+    "three sides, dilated groups": (nn.Conv3d, {"kernel_size": (1, 2, 3), "dilation": (3, 2, 1), "groups": 4}),
+    "transposed": (nn.ConvTranspose2d, {"kernel_size": 3}),
+    "transposed, strided": (
+        nn.ConvTranspose2d,
+        {"kernel_size": (3, 4), "stride": (2, 3), "padding": (1, 2), "output_padding": (1, 0)},
+    ),
+    "transposed groups": (nn.ConvTranspose2d, {"kernel_size": 3, "stride": 2, "dilation": (2, 1), "groups": 4}),
+    "transposed, one side": (nn.ConvTranspose1d, {"kernel_size": 5, "stride": 2, "padding": 1, "output_padding": 1}),
+    "transposed, three sides": (
+        nn.ConvTranspose3d,
+        {"kernel_size": (2, 3, 1), "stride": (1, 2, 3), "output_padding": (0, 1, 2), "groups": 2},
+    ),
+}
+"""Layers that are no Conv2d, and their options."""
+
 
 class Model(nn.Module):
     """A convolution and what shows every place of the output to be its own."""
 
-    def __init__(self, channels: int, outputs: int, options: dict[str, Any]) -> None:
+    def __init__(
+        self, channels: int, outputs: int, options: dict[str, Any], layer: Callable[..., nn.Module] = nn.Conv2d
+    ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, outputs, **options)
-        self.bias = nn.Parameter(torch.randn(1, outputs, 1, 1))
+        self.conv = layer(channels, outputs, **options)
+        assert isinstance(self.conv.weight, torch.Tensor)
+        self.bias = nn.Parameter(torch.randn(1, outputs, *[1] * (self.conv.weight.dim() - 2)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Images to images."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, Model, Tuned, error, example, pair, passes
+from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, OTHERS, Model, Tuned, error, example, pair, passes
 from one_file import load, run
 from torch import nn
 
 from tunebench.kernels.shared.graph_function import Step, numbers_of, steps_of
-from tunebench.kernels.shared.images import geometry_of_axes, geometry_of_layer
+from tunebench.kernels.shared.images import geometry_of_axes, geometry_of_layer, memory_format
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
@@ -52,19 +52,57 @@ def test_examples_through_half_precision(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_every_geometry(geometry: str) -> None:
-    for given, weight, convolution in (("nchw", "nchw", "fp16"), ("channels_last", "nchw", "strict")):
+    ways = [("nchw", "nchw", "fp16"), ("channels_last", "nchw", "strict")]
+    ways += [("nchw", "nchw", "direct"), ("channels_last", "channels_last", "direct")]
+    for given, weight, convolution in ways:
         torch.manual_seed(3)
         reference = Model(8, 16, GEOMETRIES[geometry]).to(memory_format=LAYOUTS[weight])
         tuned = Tuned(8, 16, GEOMETRIES[geometry]).to(memory_format=LAYOUTS[weight])
         tuned.load_state_dict(reference.state_dict())
         x = torch.randn(3, 8, 13, 12).contiguous(memory_format=LAYOUTS[given])
         x[2] *= 1e-7  # out of range of half precision
-        output = run(tuned, passes(convolution, given), x)
+        output = run(tuned, passes(convolution, given, direct_rows=2, direct_block_size=128), x)
+        assert error(output, reference, [x]) < (1e-3 if convolution == "fp16" else 2e-6)
+        with torch.no_grad():
+            wanted = reference(x)
+        assert (output.shape, output.stride()) == (wanted.shape, wanted.stride())
+        assert error(output[2:], reference, [x[2:]]) < 2e-6
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_layers_with_other_sides_and_transposed_ones(name: str) -> None:
+    layer, options = OTHERS[name]
+    for given, layout, convolution in (
+        ("nchw", "nchw", "strict"),
+        ("nchw", "channels_last", "fp16"),
+        ("channels_last", "nchw", "fp16"),
+    ):
+        torch.manual_seed(3)
+        reference, tuned = Model(8, 16, options, layer), Tuned(8, 16, options, layer)
+        tuned.load_state_dict(reference.state_dict())
+        sides = (7, 6, 9)[-(tuned.bias.dim() - 2) :]
+        x = torch.randn(3, 8, *sides)
+        if x.dim() > 3:
+            x = x.contiguous(memory_format=memory_format(given, x.dim()))
+        x[2] *= 1e-7  # out of range of half precision
+        output = run(tuned, passes(convolution, layout), x)
         assert error(output, reference, [x]) < (2e-6 if convolution == "strict" else 1e-3)
         with torch.no_grad():
             wanted = reference(x)
         assert (output.shape, output.stride()) == (wanted.shape, wanted.stride())
         assert error(output[2:], reference, [x[2:]]) < 2e-6
+        problem = tuned.problem(x)
+        assert problem is not None and geometry_of_axes(problem.axes) == geometry_of_layer(tuned.conv)
+
+
+def test_the_tensor_cores_kernels_are_of_two_sides() -> None:
+    space = Tuned.kernel.space
+    for name, (layer, options) in OTHERS.items():
+        model = Tuned(16, 16, options, layer).half()
+        problem = model.problem(torch.randn(3, 16, *(9, 9, 9)[-(model.bias.dim() - 2) :]).half())
+        assert problem is not None
+        found = {one["convolution"] for one in space.enumerate(problem, HOPPER)}
+        assert ("implicit_gemm" in found) == (name == "one side")
 
 
 def test_a_problem_names_what_is_not_usual_of_its_geometry() -> None:
@@ -101,7 +139,7 @@ def test_who_lies_otherwise_is_served_by_the_reference() -> None:
     assert model.problem(images[:, :4].contiguous()) is None and "4 channels" in model.reason
     assert model.problem(images[:, :, :2].contiguous()) is None and "larger" in model.reason
     model.conv.padding_mode = "reflect"
-    assert model.problem(images) is None and model.reason == "'conv' is no Conv2d that pads with zeros"
+    assert model.problem(images) is None and model.reason == "'conv' is no convolution that pads with zeros"
     with torch.no_grad():
         assert torch.equal(model(images), model.reference_forward(images))
 
@@ -119,7 +157,7 @@ def forward(self, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ('function = "relu(value)"', "ModelNew.layer: give the path of the nn.Conv2d in the module"),
+        ('function = "relu(value)"', "ModelNew.layer: give the path of a convolution in the module"),
         ('layer = "conv"', "ModelNew.function: give a device function"),
         ('layer = "conv"\nfunction = "relu(values)"', r"unknown name 'values' \(known: x, value\)"),
         (
@@ -190,6 +228,17 @@ def test_as_many_filters_as_registers_hold_do_not_spill(nvrtc: NvrtcCompiler, tu
     assert "Potential Performance Loss" not in build.log
 
 
+@pytest.mark.parametrize(("rows", "stride"), [(8, 1), (4, 2)])
+def test_a_window_of_each_channel_stays_in_registers(nvrtc: NvrtcCompiler, rows: int, stride: int) -> None:
+    model = Tuned(32, 32, {"kernel_size": 5, "groups": 32, "stride": stride})
+    problem = model.problem(torch.randn(2, 32, 40, 40))
+    assert problem is not None
+    space = model.kernel.space.restrict({"convolution": ["direct"], "direct_rows": [rows]})
+    chosen = next(iter(space.enumerate(problem, HOPPER)))
+    build = nvrtc.compile(model.kernel.variant(chosen, problem, "sm_80"))
+    assert not build.figures["direct_convolution"].spill_stores
+
+
 def test_where_the_copy_engine_writes() -> None:
     def found(channels: int, dtype: str = "float32", output: str = "nchw") -> set[tuple[object, object]]:
         problem, _ = of_hopper("relu_bias", dtype, channels, **IMPLICIT)
@@ -218,6 +267,7 @@ def test_what_goes_by_no_implicit_product() -> None:
             assert "implicit_gemm" in ways(geometry, channels), geometry
     for geometry in ("strided", "groups", "by channel", "dilated groups"):
         assert ways(geometry) & {"implicit_gemm", "fp16", "tf32"} == {"fp16", "tf32"}, geometry
+    assert "direct" in ways("by channel") and "direct" not in ways("plain")
 
 
 def test_functions_that_a_graph_can_compute() -> None:
