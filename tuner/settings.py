@@ -109,7 +109,7 @@ def watch(names: Iterable[Setting], device_type: str) -> Callable[[], object]:
     readers: list[Callable[[], object]] = []
     for name in names:
         flag = _quick_flag(name) if device_type == "cuda" else None
-        readers += _readers(name, device_type) if flag is None else (flag,)
+        readers += readers_of(name, device_type) if flag is None else (flag,)
     if len(readers) == 2:
         one, other = readers
         return lambda: (one(), other())
@@ -139,7 +139,7 @@ def _quick_flag(name: Setting) -> Callable[[], object] | None:
     return None if read() is None else read
 
 
-def _readers(name: Setting, device_type: str) -> tuple[Callable[[], Any], ...]:
+def readers_of(name: Setting, device_type: str) -> tuple[Callable[[], Any], ...]:
     """Return the functions of PyTorch's that say what is set."""
     from torch import _C
 
@@ -164,7 +164,7 @@ def value_of(name: Setting, device_type: str) -> str:
     if device_type == "meta":
         kind, settings = _meta_stands_for.get()
         return settings.get(name) or default_of(name, kind)
-    found = [read() for read in _readers(name, device_type)]
+    found = [read() for read in readers_of(name, device_type)]
     match name:
         case Setting.REDUCTIONS:
             # Newer versions of PyTorch return beside it whether a sum may be split along K.

@@ -128,6 +128,8 @@ class Conv(Block):
         if not isinstance(layer, LAYERS) or layer.padding_mode != "zeros":
             return self.unserved(f"'{self.layer}' is no convolution that pads with zeros")
         given, dimensions = inputs, layer.weight.dim()
+        if dimensions == 3 and not all(one.is_contiguous() for one in given if isinstance(one, torch.Tensor)):
+            return self.unserved("an input is not contiguous")  # of one side no other layout is dense
         if dimensions != 4:
             inputs = tuple(_of_two_sides(value, dimensions) for value in given)
         found = super().problem(*inputs, **named)
@@ -138,17 +140,16 @@ class Conv(Block):
         channels = layer.weight.shape[not geometry.transposed] * (1 if geometry.transposed else geometry.groups)
         filters = layer.out_channels
         output = (x.shape[0], filters, *geometry.output(*sides.values()))
-        if x.shape[1] != channels:
-            return self.unserved(f"the images have {x.shape[1]} channels, not the filters'")
-        if min(output) < 1:
-            return self.unserved("the filters are larger than the images")
-        layout = output_layout(x, layer)
+        if x.shape[1] != channels or min(output) < 1:
+            few = f"the images have {x.shape[1]} channels, not the filters'"
+            return self.unserved(few if x.shape[1] != channels else "the filters are larger than the images")
+        own, layout = ("nchw", "nchw") if dimensions == 3 else (str(layout_of(x)), output_layout(x, layer))
         if reason := self._misfit(given, output, layout):
             return self.unserved(reason)
         height, width = geometry.kernel[-2:]
         axes = {"batch": x.shape[0], "in_channels": channels, **sides, "out_channels": filters}
         axes |= {"kernel_height": height, "kernel_width": width, **unusual_axes(geometry)}
-        options = {"input": str(layout_of(x)), "output": layout, "precision": precision_of(x, layer)}
+        options = {"input": own, "output": layout, "precision": precision_of(x, layer)}
         return replace(found, axes=axes, options=options)
 
     def _misfit(self, inputs: tuple[Any, ...], output: tuple[int, ...], layout: str) -> str:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -47,12 +47,15 @@ from tunebench.kernels.blocks.linear_pass import (
 )
 from tunebench.kernels.blocks.linear_rows import FORMS, RowForm, RowsBehind, form_of, group_norm_operands, left_alone
 from tunebench.kernels.blocks.linear_source import LinearSource
+from tunebench.kernels.blocks.linear_training import TrainedLayer, TrainedPlans, trained_plans
 from tunebench.kernels.blocks.reductions import Reduction
 from tunebench.kernels.blocks.rows import checked_reductions, launch_rows
 from tunebench.kernels.runtime.axes import UnservedError
 from tunebench.kernels.runtime.derived import KeeperOf
+from tunebench.kernels.runtime.gradients import replica
+from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.tuned_module import own_tensors
-from tunebench.kernels.shared import half_product, parts_product, products, split_product
+from tunebench.kernels.shared import half_product, products, split_product
 from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner.build import Argument
@@ -185,12 +188,9 @@ class Linear(Block):
         """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split."""
         if cls.joins:
             return (half_product.tiles_hold(1 + len(cls.others_at)),)
-        halves = () if cls.other_at < 0 and not cls.triangle else (split_product.OF_HALVES,)
         if cls.other_at < 0:
-            return halves
-        limits = (*halves, *products.CONSTRAINTS_OF_INPUTS)
-        if any(cls.in_columns):
-            limits += parts_product.CONSTRAINTS_IN_COLUMNS
+            return split_product.OF_HALVES if cls.triangle else ()
+        limits = products.limits_of_inputs(InColumns(*cls.in_columns))
         is_whole = Constraint("depth_is_whole", _is_whole)
         limits += (is_whole if cls.batch_norm_at or cls.triangle else split_product.SLICES,)
         if cls.batch_norm_at:
@@ -274,6 +274,7 @@ class Linear(Block):
         is_turned = multiplied is not None and bool(multiplied["turned"])
         cls.other_at = arguments.index(cls.weight_path) if cls.weight_path in arguments else -1
         cls.in_columns = (is_turned, cls.is_transposed)
+        cls.is_trained = bool(cls.layer_path)
         if is_turned and cls.other_at < 0:
             raise cls.wrong("layer", f"'{taken}' is transposed, which it may be beside another argument alone")
 
@@ -437,6 +438,29 @@ class Linear(Block):
             return own_output(call, whole).values
         product = library_product(call.plan, call.model, call.weight, call.bias, call.x)
         return pass_over(call, product, call.bias, *whole) if product.is_partial else product.first
+
+    def trained_forwards(self, plan: Plan) -> list[Callable[..., torch.Tensor]]:
+        """Return the reference's forward with its layer's products, or the function behind it too, by kernels."""
+        is_all = not (self.reduces_rows or self.batch_norm_at or self.triangle) and self.finish == "value"
+        ways = plan.once(trained_plans, self.function if is_all else "", self.used)
+        return [partial(self._trained_forward, plans) for plans in ways]
+
+    def _trained_forward(self, plans: TrainedPlans, *inputs: Any) -> torch.Tensor:
+        """Run a layer with the function behind it, or the reference's forward with the layer's products by kernels."""
+        trained = TrainedLayer(plans, self, attrgetter(self.layer_path)(self), self._exponents, [])
+        if plans.behind is None or plans.slope is None:
+            return self._behind_layer(trained.__call__, inputs)
+
+        def reference(product: torch.Tensor) -> torch.Tensor:
+            return self._behind_layer(lambda _: product, inputs)
+
+        return trained._replace(numbers=self.values(inputs), reference=reference)(inputs[self.input_at])
+
+    def _behind_layer(self, layer: Callable[[torch.Tensor], torch.Tensor], inputs: Sequence[Any]) -> torch.Tensor:
+        """Run the reference's operations behind another layer."""
+        made = replica(self, *held(self))
+        attrgetter(self.layer_path)(made).__dict__["forward"] = layer
+        return made.reference_forward(*inputs)
 
     def _elements(self, call: LinearCall) -> torch.Tensor:
         """Return the matrix of the product's values after the function of each of them."""

@@ -11,6 +11,7 @@ from torch.autograd.graph import increment_version
 from tunebench.kernels.blocks.linear_pass import LinearCall, Tuned, columns_space, own_output, pass_over
 from tunebench.kernels.runtime.derived import Source
 from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in, own_tensors
+from tunebench.kernels.shared.half_product import HALF_TYPES
 from tunebench.kernels.shared.parts_product import Parts, Product, parts_product, settings_of, split
 from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import Unfit, is_fused
@@ -22,6 +23,8 @@ from tunebench.tuner.space import Constraint, Tunable
 _STATISTICS_COLUMNS = 32
 _PREPARING_THREADS = 128
 _MOST_COLUMNS_PER_ELEMENT = 128
+_UNPREPARED = ("per_element", "in_registers")
+"""The ways to normalise that read the module's own vectors."""
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -122,6 +125,11 @@ def _weight_cannot(normalisation: str) -> bool:
     return normalisation != "weight"
 
 
+def _divides_in_registers(normalisation: str, problem: Problem) -> bool:
+    """Return whether it is offered: half types alone have products so short that divisions of each element show."""
+    return normalisation != "in_registers" or problem.dtype in HALF_TYPES
+
+
 def _registers_hold_vectors(normalisation: str, product_columns: int, problem: Problem) -> bool:
     """Return whether an epilogue of halves, all of whose features' vectors are in registers, has so many left."""
     return problem.dtype == "float32" or normalisation != "per_element" or product_columns <= _MOST_COLUMNS_PER_ELEMENT
@@ -137,13 +145,14 @@ def batch_norm_space(*, is_affine: bool, finishes: bool) -> Tuned:
     behind = columns_space(_has_pass_or_finish if finishes else _has_pass)
     return Tuned(
         tunables=(
-            Tunable("normalisation", ("per_element", "reciprocal", "folded", "weight")),
+            Tunable("normalisation", ("per_element", "reciprocal", "folded", "weight", "in_registers")),
             *behind.tunables,
             Tunable("statistics_rows", (4, 8, 16, 32), default=8, when=is_train),
             Tunable("statistics_in", ("memory", "epilogue"), when=_takes_moments),
         ),
         constraints=(
             *behind.constraints,
+            Constraint("halves_are_normalised_in_registers", _divides_in_registers),
             Constraint("registers_hold_what_normalises_halves", _registers_hold_vectors),
             Constraint("weight_normalises_before_its_product", _weight_can_normalise if is_affine else _weight_cannot),
         ),
@@ -218,7 +227,7 @@ def _running_vectors(call: LinearCall, norm: Norm) -> _Vectors:
         mean, variance = own_tensors(norm.module, *_STATISTICS[:2])
         return _vectors(call, norm, mean, variance, None)
 
-    if normalisation == "per_element":
+    if normalisation in _UNPREPARED:
         return make()
     return norm.model.derived("constants", make, norm.sources, (normalisation, *norm.settings))
 
@@ -252,7 +261,7 @@ def _prepare(call: LinearCall, norm: Norm, vectors: _Vectors, added: torch.Tenso
 def _unprepared(call: LinearCall, norm: Norm, mean: torch.Tensor, variance: torch.Tensor) -> _Vectors:
     """Return the vectors, of which a kernel has yet to write the multiplier and the offset."""
     weight, bias = own_tensors(norm.module, "weight", "bias")
-    if call.plan["normalisation"] == "per_element":
+    if call.plan["normalisation"] in _UNPREPARED:
         return _Vectors(mean, variance, weight, bias)
     dtype = computed_in(mean.dtype)
     multiplier, offset = torch.empty_like(mean, dtype=dtype), torch.empty_like(mean, dtype=dtype)

@@ -91,6 +91,18 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
 #endif
 }}
 
+extern "C" __global__ void __launch_bounds__(half_stream_threads, 1) TUNEBENCH_CLUSTER(halves_split)
+    half_stream(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, long long rows,
+                long long features, long long depth, const scalar_t* __restrict__ linear_bias,
+                scalar_t* __restrict__ output{parameters}) {{
+#if TUNEBENCH_HOPPER
+    if constexpr (streams_halves) {{
+        half_stream_of_block(x, w, rows, features, depth,
+                             ProductEpilogue<Behind>{{{behind}, linear_bias, output, features, {of_layers}}});
+    }}
+#endif
+}}
+
 extern "C" __global__ void __launch_bounds__(repair_threads, 1)
     repair_rows(const float* __restrict__ x, const float* __restrict__ w, const int* __restrict__ x_unfit,
                 const int* __restrict__ w_unfit, int* __restrict__ kept_exponents, long long x_rows, long long w_rows,
@@ -158,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(statistics_columns * statistics_row
         const TileMoments of_tiles{{static_cast<const Moments*>(moments), x_unfit, w_unfit, tile_rows}};
         join_moments_of_block(product, whole, arguments, written, of_tiles);
         const long long column = static_cast<long long>(blockIdx.x) * statistics_columns + threadIdx.x;
-        if (!per_element && threadIdx.y == 0 && column < features) {{  // Who has written the statistics reads them.
+        if (is_prepared && threadIdx.y == 0 && column < features) {{  // Who has written the statistics reads them.
             const Norm norm{{mean, variance, weight, bias, nullptr, nullptr, eps, true}};
             norm.prepare(column, affine_of(column, arguments), nullptr, multiplier, offset);
         }}
@@ -332,6 +344,7 @@ class LinearSource:
             maps=", ".join(f"const __grid_constant__ TensorMap {one}" for one in weights),
             weights=", ".join(f"&{one}" for one in weights),
             of_whole="whole" if has_whole else "true",
+            of_layers="whole" if self.joins else "true",
             whole="whole" if has_whole else "whole_depth == depth" if of_inputs else "true",
             fused_product=_FUSED_WITH_MOMENTS if self.batch_norm else _FUSED,
         )

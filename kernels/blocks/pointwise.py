@@ -9,6 +9,7 @@ permutation. Tensors that are broadcast along it are named: `per_feature`, `per_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -74,28 +75,8 @@ class Pointwise(Block):
             raise cls.wrong("function", f"it uses no tensor of forward ({', '.join(cls._arguments())})")
         cls.first = next(at for at, one in enumerate(cls.used) if one.kind is Kind.ELEMENT)
         cls.broadcast = tuple(one.kind.value for one in cls.used if one.kind in _BROADCAST)
-        fast_math, needs = fast_math_tunables([text])
-        space = SearchSpace(
-            tunables=(
-                *fast_math,
-                Tunable("block_size", (64, 128, 256, 512, 1024), default=256),
-                Tunable("vector_width", (1, 2, 4, 8), default=4),
-                Tunable("items_per_thread", (1, 2, 4, 8)),
-                Tunable("unroll", (True, False), when=_has_items),
-                Tunable("grid", ("one_shot", "stride")),
-                Tunable("waves", (1, 2, 4, 8), when=_strides, host=True),
-                Tunable("load_hint", ("normal", "streaming")),
-                Tunable("store_hint", ("normal", "streaming")),
-            ),
-            constraints=(
-                constraints.vector_fits("vector_width"),
-                constraints.grid_fits("elements", "block_size", "vector_width", "items_per_thread"),
-                constraints.block_fits("block_size"),
-                *needs,
-            ),
-        )
         axes = {**axes_of(cls.used, _AXES), OUTPUT: "elements"}
-        return Design(_source(f"{cls.__name__}.function", text, cls.used), space, axes)
+        return Design(source_of(f"{cls.__name__}.function", text, cls.used), space_of(text), axes)
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
         """Accept tensors that lie alike, and broadcast ones that fit them."""
@@ -116,14 +97,45 @@ class Pointwise(Block):
         values = self.values(inputs)
         first = values[self.first]
         output = torch.empty_like(first)
-        elements = first.numel()
-        blocks, threads = plan.once(_grid, elements)
-        if self.broadcast:
-            extents = [extent for kind in self.broadcast for extent in _extents(kind, first)]
-            plan.launch("pointwise", *values, output, elements, *extents, blocks=blocks, threads=threads)
-        else:
-            plan.launch("pointwise", *values, output, elements, blocks=blocks, threads=threads)
+        extents = [extent for kind in self.broadcast for extent in _extents(kind, first)]
+        pass_over_elements(plan, values, output, extents)
         return output
+
+
+def pass_over_elements(plan: Plan, values: Sequence[Any], output: torch.Tensor, extents: Sequence[int] = ()) -> None:
+    """Launch the pass over all elements.
+
+    Args:
+        values: of the operands, tensors that lie as the output does among them.
+        extents: of broadcast ones: see `_INNER_AND_SIZE`.
+    """
+    elements = output.numel()
+    blocks, threads = plan.once(_grid, elements)
+    plan.launch("pointwise", *values, output, elements, *extents, blocks=blocks, threads=threads)
+
+
+def space_of(text: str) -> SearchSpace:
+    """Return the space of a pass that computes this function."""
+    fast_math, needs = fast_math_tunables([text])
+    return SearchSpace(
+        tunables=(
+            *fast_math,
+            Tunable("block_size", (64, 128, 256, 512, 1024), default=256),
+            Tunable("vector_width", (1, 2, 4, 8), default=4),
+            Tunable("items_per_thread", (1, 2, 4, 8)),
+            Tunable("unroll", (True, False), when=_has_items),
+            Tunable("grid", ("one_shot", "stride")),
+            Tunable("waves", (1, 2, 4, 8), when=_strides, host=True),
+            Tunable("load_hint", ("normal", "streaming")),
+            Tunable("store_hint", ("normal", "streaming")),
+        ),
+        constraints=(
+            constraints.vector_fits("vector_width"),
+            constraints.grid_fits("elements", "block_size", "vector_width", "items_per_thread"),
+            constraints.block_fits("block_size"),
+            *needs,
+        ),
+    )
 
 
 def _has_items(items_per_thread: int) -> bool:
@@ -174,7 +186,7 @@ def _misfit(kind: Kind, tensor: torch.Tensor, first: torch.Tensor) -> str:
     return ""
 
 
-def _source(where: str, text: str, used: tuple[Operand, ...]) -> str:
+def source_of(where: str, text: str, used: Sequence[Operand]) -> str:
     """Return the CUDA text: the device function, and an entry point whose parameters are the operands."""
     pointers = [one.name for one in used if one.kind is Kind.ELEMENT]
     broadcast = [one.name for one in used if one.kind in _BROADCAST]

@@ -19,14 +19,14 @@ from tunebench.kernels.runtime.duel import Score, winner_of
 from tunebench.kernels.runtime.latest import Latest
 from tunebench.kernels.runtime.on_sight import tune_on_sight
 from tunebench.kernels.runtime.policy import Policy, seconds_to_tune
-from tunebench.kernels.runtime.selection import AUTOCAST_OPTION, Choice, Tier, what_is_known
+from tunebench.kernels.runtime.selection import STEP_OPTION, UNMEASURED_OPTIONS, Choice, Tier, what_is_known
 from tunebench.tuner.compile.building import forget_shared_builds, known_build, shared_build
 from tunebench.tuner.compile.compilers import default_compiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.errors import CompileError, CompilerMissingError, DiskFullError, LaunchError, TunebenchError
 from tunebench.tuner.kernel import Kernel, Plan
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.settings import settings_of
 
 Decided = tuple[Choice, Plan | None]
@@ -98,7 +98,7 @@ def decide(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | None, due
     """
     if occasion.policy is Policy.REFERENCE:
         return Choice(None, Tier.REFERENCE, "the policy is 'reference'"), None
-    tunes = occasion.policy is Policy.TUNE and AUTOCAST_OPTION not in occasion.problem.options
+    tunes = occasion.policy is Policy.TUNE and not occasion.problem.options.keys() & {*UNMEASURED_OPTIONS}
     if occasion.policy is Policy.TUNE:
         occasion = replace(occasion, policy=Policy.BEST)
     wait = wait or tunes
@@ -199,6 +199,8 @@ def _without_duel(kernel: Kernel, occasion: Occasion, make_ready: MakeReady | No
         if setting and choices[0].tier is Tier.DEFAULT:
             # The default was picked beside a reference that may do less, and would often lose to this one.
             choices = [Choice(None, Tier.REFERENCE, f"nothing was measured under {setting} on {device.name}")]
+        elif STEP_OPTION in problem.options and problem.accuracy is Accuracy.EAGER:
+            choices = [Choice(None, Tier.REFERENCE, "that a step is as exact as eager shows in a duel alone")]
         elif exact and not (choices[0].measured or choices[0] is loaded):
             reason = f"nothing was measured and confirmed for this problem on {device.name}"
             choices = [Choice(None, Tier.REFERENCE, reason)]

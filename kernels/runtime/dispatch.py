@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,11 @@ import torch
 from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type, cast
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.derived import DerivedTensors
-from tunebench.kernels.runtime.duel import Score, duel
-from tunebench.kernels.runtime.gradients import DifferentiableForward, replica
+from tunebench.kernels.runtime.duel import Answer, Score, duel, winner_of
+from tunebench.kernels.runtime.gradients import DifferentiableForward, gradients_of, replica
 from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, held, saves_differently
-from tunebench.kernels.runtime.policy import Policy, waits_for_builds
+from tunebench.kernels.runtime.policy import Policy, has_steps, waits_for_builds
 from tunebench.kernels.runtime.reference_call import (
     ReferenceCall,
     describe_reference,
@@ -24,13 +24,15 @@ from tunebench.kernels.runtime.reference_call import (
     which_differ,
     why_not_again,
 )
-from tunebench.kernels.runtime.selection import Choice, Tier
+from tunebench.kernels.runtime.selection import STEP_OPTION, Choice, Tier
 from tunebench.kernels.runtime.served import KnownCalls, Served
 from tunebench.tuner.device import device_of
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.settings import Setting
 
+_SECONDS_OF_STEPS = 2e-2
+"""Length of one round of a duel of steps: in training nobody waits for one, and the host goes on to the next."""
 _GRADIENTS = "gradients of this model are taken, and with the reference they cost less"
 
 
@@ -59,12 +61,12 @@ def look(
     obstacle, dtype = call.obstacle, None
     if obstacle is AUTOCAST and call.inputs and (dtype := autocast_type(call.inputs[0].device)) is not None:
         obstacle = None
-    lasts = obstacle is None
+    lasts, trains = obstacle is None, call.needs_gradient and module._trains
     if call.needs_gradient and any(map(torch.Tensor.is_inference, (*call.inputs, *call.parameters, *call.buffers))):
         obstacle = obstacle or "a tensor was made in inference mode, and autograd saves none of those"
     elif call.needs_gradient and saves_differently():
         obstacle, lasts = obstacle or _GRADIENTS, False
-    elif call.needs_gradient and module._trains and module._pinned is None:
+    elif trains and module._pinned is None and (dtype is not None or not (module.is_trained and has_steps())):
         obstacle = obstacle or _GRADIENTS
     elif module.kernel.atomics and torch.are_deterministic_algorithms_enabled():
         obstacle = obstacle or "deterministic algorithms are required, and the kernel sums in any order"
@@ -82,17 +84,19 @@ def look(
         told = Choice(None, Tier.REFERENCE, obstacle or module.reason)
         return Served(None, obstacle=told, autocast=dtype, settings=(Setting.ALGORITHMS,)), lasts
     pinned = module._pinned
+    trains = trains if pinned is None else call.needs_gradient and has_steps()
     if pinned and (cast is None or pinned.problem.named == problem.at(pinned.problem.accuracy)):
-        return _run(module, pinned, call, cast, inputs, traced), lasts
+        return _run(module, pinned, call, cast, inputs, traced, trains=trains), lasts
     if pinned or traced is None:
         return Served(None, obstacle=Choice(None, Tier.REFERENCE, AUTOCAST)), lasts
     problem = module._identified(problem, inputs, traced)
-    problem = problem.at(Accuracy.under(problem.options, accuracy))
+    options = {**problem.options, **({STEP_OPTION: "training"} if trains else {})}
+    problem = replace(problem, options=options).at(Accuracy.under(options, accuracy))
     occasion = Occasion(problem, device_of(call.inputs[0].device), policy, call.needs_gradient)
     choice, plan = _decided(module, occasion, inputs)
-    counts = policy is not Policy.REFERENCE and cast is None
+    counts = policy is not Policy.REFERENCE and cast is None and not trains
     miss = miss_of(module.kernel, problem, occasion.device, choice) if counts else None
-    served = replace(_run(module, plan, call, cast, inputs, traced), miss=miss, settings=traced.settings)
+    served = replace(_run(module, plan, call, cast, inputs, traced, trains=trains), miss=miss, settings=traced.settings)
     return served, lasts and occasion in module._plans
 
 
@@ -103,9 +107,24 @@ def _run(
     cast: UnderAutocast | None,
     inputs: Sequence[Any],
     traced: ReferenceCall | None,
+    *,
+    trains: bool,
 ) -> Served:
-    """Return how a plan serves a call."""
+    """Return how a plan serves a call.
+
+    Args:
+        trains: a backward is expected.
+    """
     dtype = None if cast is None else cast.dtype
+    if plan is None and call.needs_gradient and cast is None and module.training and module.is_trained and not trains:
+        return Served(None, partial(_note_backward, module), needs_gradient=True)
+    if plan is not None and trains and cast is None and (ways := module.trained_forwards(plan)):
+        way = plan.once(_best_way)
+        if module._pinned is not None:
+            way.number = (way.number + 1) % len(ways)  # so that the gate asks about all of them
+        return Served(plan, ways[way.number], needs_gradient=True)
+    if plan is not None and trains and module._pinned is None:
+        return Served(None, obstacle=Choice(None, Tier.REFERENCE, _GRADIENTS))
     if plan is None or (cast is None and not call.needs_gradient):
         return Served(plan, autocast=dtype)
     run: Callable[..., torch.Tensor] = partial(module.tuned_forward if cast is None else cast.run, plan)
@@ -119,8 +138,10 @@ def _decided(module: Any, occasion: Occasion, inputs: tuple[Any, ...]) -> Decide
     """Return the choice for a problem and its plan; without a plan the reference's operations run."""
     decided: Decided | None = module._plans.get(occasion)
     if decided is None:
-        wait = waits_for_builds(module.wait)
-        decided = decide(module.kernel, occasion, module._ready_maker(), partial(_duel, module, inputs), wait=wait)
+        wait, make_ready, duel_of = waits_for_builds(module.wait), module._ready_maker(), _duel
+        if STEP_OPTION in occasion.problem.options:
+            make_ready, duel_of = module.trained_forwards, _duel_of_steps
+        decided = decide(module.kernel, occasion, make_ready, partial(duel_of, module, inputs), wait=wait)
         if not (decided[0].being_built or occasion.is_captured()):
             module._plans[occasion] = decided
     module._choices[occasion.problem, occasion.device] = decided[0]
@@ -141,6 +162,70 @@ def _duel(module: Any, inputs: tuple[Any, ...], plans: Sequence[Plan]) -> list[S
     by_reference = partial(type(module).reference_forward, replica(module), *inputs)
     exact = partial(_in_float64, module, inputs) if plans[0].problem.accuracy is Accuracy.EAGER else None
     return duel(contenders, by_reference, plans[0].device.torch_device, exact)
+
+
+def _duel_of_steps(module: Any, inputs: tuple[Any, ...], plans: Sequence[Plan]) -> list[Score]:
+    """Time whole steps, forward and backward, on replicas with leaves of their own; compare all that they give."""
+    (plan,) = plans
+    ways = len(module.trained_forwards(plan))
+    if not ways:
+        return [Score(0.0, "all of a step is torch's own")]
+    with torch.no_grad():
+        gradient = type(module).reference_forward(replica(module), *inputs)
+
+    def step(forward_of: Callable[[Any], Callable[..., torch.Tensor]], dtype: torch.dtype) -> Answer:
+        parameters, buffers = held(module)
+        given, own = _leaves(inputs, dtype), _leaves(parameters, dtype)
+        forward = forward_of(replica(module, own, [one.clone() for one in cast(buffers, dtype)]))
+        leaves = [one for one in (*given, *own) if isinstance(one, torch.Tensor) and one.requires_grad]
+        by = gradient.to(dtype)
+
+        def answer() -> tuple[torch.Tensor | None, ...]:
+            output = forward(*given)
+            return output, *gradients_of([output], leaves, [by])
+
+        return answer
+
+    def by_reference(made: Any) -> Callable[..., torch.Tensor]:
+        return made.reference_forward  # type: ignore[no-any-return]
+
+    def by_way(number: int, made: Any) -> Callable[..., torch.Tensor]:
+        return made.trained_forwards(plan)[number]  # type: ignore[no-any-return]
+
+    tuned = [step(partial(by_way, number), gradient.dtype) for number in range(ways)]
+    exact = step(by_reference, torch.float64) if plan.problem.accuracy is Accuracy.EAGER else None
+    device = plan.device.torch_device
+    scores = duel(tuned, step(by_reference, gradient.dtype), device, exact, round_seconds=_SECONDS_OF_STEPS)
+    best = plan.once(_best_way).number = winner_of(scores) or 0
+    return [scores[best]]
+
+
+def _note_backward(module: Any, *inputs: Any) -> Any:
+    """Run the reference, and have the module trained once a gradient is taken."""
+    output = module.reference_forward(*inputs)
+    if isinstance(output, torch.Tensor) and output.grad_fn is not None:
+        output.grad_fn.register_prehook(lambda _: module._note_backward())
+    return output
+
+
+@dataclass
+class _Way:
+    """The number of the way among `trained_forwards` that won the duel of steps."""
+
+    number: int = 0
+
+
+def _best_way(_: Plan) -> _Way:
+    return _Way()
+
+
+def _leaves(values: Sequence[Any], dtype: torch.dtype) -> list[Any]:
+    """Return the same values, of which those need a gradient that do; floating-point tensors in this type."""
+    made = cast(values, dtype)
+    for one, value in zip(made, values, strict=True):
+        if one is not value:
+            one.requires_grad_(value.requires_grad)
+    return made
 
 
 def _in_float64(module: Any, inputs: tuple[Any, ...]) -> torch.Tensor:

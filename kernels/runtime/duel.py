@@ -64,7 +64,11 @@ def winner_of(scores: Sequence[Score]) -> int | None:
 
 
 def duel(
-    contenders: Sequence[Answer], reference: Answer, device: torch.device, exact: Answer | None = None
+    contenders: Sequence[Answer],
+    reference: Answer,
+    device: torch.device,
+    exact: Answer | None = None,
+    round_seconds: float = _ROUND_SECONDS,
 ) -> list[Score]:
     """Time several answers to one call in turns: what a caller waits for, host and device together.
 
@@ -75,6 +79,7 @@ def duel(
     Args:
         contenders, reference: give the same answer, and change nothing that the caller sees.
         exact: gives it in float64, where no contender may be more wrong than the reference.
+        round_seconds: length of one round of the reference: for so long the host may be ahead of the device.
 
     Returns:
         The contenders' scores, in their order.
@@ -83,7 +88,7 @@ def duel(
     try:
         _compare(entrants, reference, exact, device)
         with random_state_kept(device):
-            _race(entrants, _Entrant(reference), device)
+            _race(entrants, _Entrant(reference), device, round_seconds)
     except torch.OutOfMemoryError:
         # It was the reference's: alone it has room, or else nothing could answer this call.
         return [Score(0.0, _OUT_OF_MEMORY) for _ in entrants]
@@ -164,13 +169,19 @@ class _Truth:
         return [Wrong.of(compare(one, values, scale_of(values), math.inf)) for one, values in pairs]
 
 
-def _race(entrants: Sequence[_Entrant], reference: _Entrant, device: torch.device) -> None:
+def _race(entrants: Sequence[_Entrant], reference: _Entrant, device: torch.device, round_seconds: float) -> None:
     """Time the reference and those who are left, in rounds."""
     left = [entrant for entrant in entrants if not entrant.obstacle]
     if not left:
         return
     began = time.perf_counter()
-    calls = max(1, min(_MOST_CALLS, int(_ROUND_SECONDS / _seconds(reference.answer, 1, device))))
+    calls = max(1, min(_MOST_CALLS, int(round_seconds / _seconds(reference.answer, 1, device))))
+    if round_seconds > _ROUND_SECONDS:
+        # Calls in a row need memory that one call does not: it is allocated before the round that may leave one out.
+        for entrant in left:
+            with _excused(entrant):
+                _seconds(entrant.answer, 2, device)
+        left = [entrant for entrant in left if not entrant.obstacle]
     for number in range(_MOST_ROUNDS):
         limit = math.inf if number < _FEWEST_ROUNDS else _MOST_SECONDS if number < _ROUNDS else _FEW_SECONDS
         if not left or time.perf_counter() - began > limit:

@@ -140,10 +140,18 @@ def differentiate(
         if not pairs:
             return [None] * len(needed)
         of, by = zip(*pairs, strict=True)
-        # `torch.autograd.grad` without its comparison of shapes, which autograd has made: it is sympy's, whose import
-        # takes up to two seconds.
-        found = iter(_engine_run_backward(of, by, higher, higher, tuple(asked), True, accumulate_grad=False))
+        found = iter(gradients_of(of, asked, by, higher=higher))
     return [next(found) if one else None for one in needed]
+
+
+def gradients_of(
+    of: Sequence[torch.Tensor], asked: Sequence[torch.Tensor], by: Sequence[torch.Tensor], *, higher: bool = False
+) -> tuple[torch.Tensor | None, ...]:
+    """Return what `torch.autograd.grad` does, without its comparison of shapes: the import of sympy for it takes up to
+    two seconds, and who asks has made it."""
+    found: tuple[torch.Tensor | None, ...]
+    found = _engine_run_backward(tuple(of), tuple(by), higher, higher, tuple(asked), True, accumulate_grad=False)
+    return found
 
 
 def _view(tensor: torch.Tensor, needed: bool) -> torch.Tensor:

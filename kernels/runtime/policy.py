@@ -47,12 +47,14 @@ class Rules:
     Attributes:
         wait: whether a call waits while its kernel is built.
         seconds: of the whole study of each problem that the policy `tune` tunes.
+        steps: whether steps of training may run by kernels.
     """
 
     policy: Policy | None = None
     accuracy: Accuracy | None = None
     wait: bool | None = None
     seconds: float | None = None
+    steps: bool | None = None
 
     def changed(self, **values: Any) -> Rules:
         """Return the rules with those values that are not None; ValueError where one is not legal."""
@@ -72,10 +74,11 @@ _LEGAL: dict[str, Callable[[Any], Any]] = {
     "accuracy": Accuracy,
     "wait": bool,
     "seconds": _positive,
+    "steps": bool,
 }
 _NOTHING = Rules()
 _every = {_NOTHING: _NOTHING}
-of_program = _NOTHING.changed(policy=Policy.BEST, wait=False, seconds=30.0)
+of_program = _NOTHING.changed(policy=Policy.BEST, wait=False, seconds=30.0, steps=True)
 """The program's own: a value for everything but the accuracy, which follows torch's settings until one is set."""
 _of_block: ContextVar[Rules] = ContextVar("tunebench_rules", default=_NOTHING)
 of_block = _of_block.get
@@ -84,7 +87,13 @@ have_blocks = False
 """Whether any block had rules so far: until then no call needs to ask for its own."""
 
 
-def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, seconds: float | None = None) -> None:
+def set_policy(
+    policy: Policy | str | None = None,
+    *,
+    wait: bool | None = None,
+    seconds: float | None = None,
+    steps: bool | None = None,
+) -> None:
     """Set the policy of every tuned model of this program that has none of its own.
 
     Args:
@@ -92,11 +101,12 @@ def set_policy(policy: Policy | str | None = None, *, wait: bool | None = None, 
         wait: whether a call waits while its kernel is built; otherwise, as at first, the reference's operations serve
             meanwhile. None leaves it as it is.
         seconds: of the whole study of each problem that the policy `tune` tunes; at first 30. None leaves it as it is.
+        steps: whether steps of training may run by kernels, as at first they may. None leaves it as it is.
 
     Raises:
         ValueError: there is no policy of that name, or no time to tune in.
     """
-    _set(policy=policy, wait=wait, seconds=seconds)
+    _set(policy=policy, wait=wait, seconds=seconds, steps=steps)
 
 
 def set_accuracy(accuracy: Accuracy | str) -> None:
@@ -117,17 +127,21 @@ def _set(**values: Any) -> None:
 
 @contextmanager
 def use_policy(
-    policy: Policy | str | None = None, *, wait: bool | None = None, seconds: float | None = None
+    policy: Policy | str | None = None,
+    *,
+    wait: bool | None = None,
+    seconds: float | None = None,
+    steps: bool | None = None,
 ) -> Iterator[None]:
     """Set the policy of every call in a block, whatever the module or the program have.
 
     Args:
-        policy, wait, seconds: as of `set_policy`; what is None stays what it was outside the block.
+        policy, wait, seconds, steps: as of `set_policy`; what is None stays what it was outside the block.
 
     Raises:
         ValueError: there is no policy of that name, or no time to tune in.
     """
-    with _in_block(policy=policy, wait=wait, seconds=seconds):
+    with _in_block(policy=policy, wait=wait, seconds=seconds, steps=steps):
         yield
 
 
@@ -173,6 +187,12 @@ def accuracy_for(own: Accuracy | str | None) -> Accuracy | None:
 def waits_for_builds(own: bool | None) -> bool:
     """Return whether a call of a module with that setting of its own waits while its kernel is built."""
     return bool(next(wait for wait in (of_block().wait, own, of_program.wait) if wait is not None))
+
+
+def has_steps() -> bool:
+    """Return whether steps of training may run by kernels."""
+    steps = of_block().steps
+    return bool(of_program.steps if steps is None else steps)
 
 
 def seconds_to_tune() -> float:

@@ -34,6 +34,10 @@ from tunebench.tuner.versions import UNKNOWN, Versions
 
 AUTOCAST_OPTION = "autocast"
 """The option of a problem under autocast; its value is the type that autocast casts to."""
+STEP_OPTION = "step"
+"""The option of a problem whose calls are steps of training, a forward with its backward."""
+UNMEASURED_OPTIONS = (AUTOCAST_OPTION, STEP_OPTION)
+"""The options of problems that no study is of: results for the same problem without them tell what may be fast."""
 
 Rank = Callable[["Offer"], tuple[Any, ...]]
 """The order of offers; the lowest comes first."""
@@ -169,7 +173,8 @@ class Known:
         recorded, shipped: what a database and the files beside the kernel offer.
         nothing_recorded: why the database has nothing that fits, where it has nothing.
         here: the versions that this process runs the device with.
-        under_autocast: the reference is another one than what these results were compared with.
+        is_unmeasured: what these results were compared with is not what this problem's reference does.
+        is_step: a forward is followed by its backward.
         related: what ships with other kernels of the same block; read where a duel decides.
     """
 
@@ -180,13 +185,14 @@ class Known:
     shipped: Sequence[Offer]
     nothing_recorded: str = "no result that fits is in the database"
     here: Versions = UNKNOWN
-    under_autocast: bool = False
+    is_unmeasured: bool = False
+    is_step: bool = False
     related: Callable[[], Sequence[Offer]] = tuple
 
     def choices(self) -> Iterator[Choice]:
         """Yield one choice of each source that has any, the best first, and at last the default."""
         for choice in self._choices():
-            yield replace(choice, measured=False, trusted=False) if self.under_autocast else choice
+            yield replace(choice, measured=False, trusted=False) if self.is_unmeasured else choice
 
     def _choices(self) -> Iterator[Choice]:
         reason = self.nothing_recorded
@@ -210,7 +216,7 @@ class Known:
 
         Neighbours count only where calls differ in nothing but the named sizes.
         """
-        if self.under_autocast:
+        if self.is_unmeasured:
             return None
         best = next(self.choices())
         if best.trusted or self.problem.accuracy is Accuracy.EAGER or not self.problem.names_all:
@@ -221,10 +227,12 @@ class Known:
     def contenders(self) -> list[Choice]:
         """Return the duel's contenders: the nearest results' configurations, and the default.
 
+        Of steps, whose products are several builds, it is what would serve the forward without a duel.
         Other kernels of a block have more: the two nearest where a kernel has no results of its own, else one that is
         of a nearer problem than any of its own. Under `EAGER` nothing else takes part.
         """
-
+        if self.is_step:
+            return [next(self.choices())]
         alike = self._no_stricter()
 
         def away(offer: Offer) -> float:
@@ -293,8 +301,7 @@ class Known:
 
 def what_is_known(kernel: Kernel, problem: Problem, device: Device) -> Known:
     """Ask the database and the files beside the kernel. What cannot be read is warned of and passed over."""
-    under_autocast = AUTOCAST_OPTION in problem.options
-    problem = replace(problem, options={name: one for name, one in problem.options.items() if name != AUTOCAST_OPTION})
+    asked, problem = problem, problem.without(*UNMEASURED_OPTIONS)
     here = versions_here(device)
     known = Known(
         kernel.space,
@@ -303,7 +310,8 @@ def what_is_known(kernel: Kernel, problem: Problem, device: Device) -> Known:
         (),
         _from_files(kernel),
         here=here,
-        under_autocast=under_autocast,
+        is_unmeasured=asked != problem,
+        is_step=STEP_OPTION in asked.options,
         related=lambda: shipped_offers(related_files(kernel), related=True),
     )
     try:

@@ -48,7 +48,7 @@ class Served:
 
     Attributes:
         plan: that served it; None for the reference's operations.
-        run: answers where more than the plan's forward is needed: a gradient, or autocast's types.
+        run: answers where more than the plan's forward, or the reference's, is needed: a gradient, or autocast's types.
         needs_gradient: whether the result belongs to an autograd graph.
         autocast: the type that autocast casts to; None where it is off.
         obstacle: why no kernel could serve it, where none could.
@@ -135,6 +135,7 @@ class Precedent:
         self._tensors = () if served.plan is None else holdings.tensors
         self.same_tensors = same_tensors(*tensors, *self._tensors)
         alone = len(tensors) == 1 and tensors[0] is inputs[0]
+        alone = alone and served.run is None
         is_all = served.plan is None and served.obstacle is None and served.miss is None and served.autocast is None
         self.by_reference = module.reference_class if alone and is_all else None
         self.calls_left = _CALLS_BY_REFERENCE

@@ -65,8 +65,8 @@ class TunedModule(nn.Module, abc.ABC):
     that are not plain memory (fake tensors, subclasses).
 
     A call that needs a gradient runs the kernel too, as one node of the autograd graph (see `gradients.py`). Once a
-    gradient has been taken the module is being trained, and calls that need one take the reference's operations, whose
-    training step is the cheaper one; `eval()` ends that.
+    gradient has been taken the module is being trained, and calls that need one take one of `trained_forwards` whose
+    steps are found to be faster than the reference's, else the reference's operations; `eval()` ends that.
 
     Nothing that depends on the values of parameters or buffers is kept from one call to the next, so that any change to
     them changes the next output, unless the module is frozen: see `freeze`.
@@ -85,6 +85,9 @@ class TunedModule(nn.Module, abc.ABC):
 
     accuracy: Accuracy | str | None = None
     """The accuracy that this module's kernels need, or its name; None takes the program's accuracy."""
+
+    is_trained: ClassVar[bool] = False
+    """Whether `trained_forwards` may give any."""
 
     wait: bool | None = None
     """Whether this module's calls wait while their kernel is built; None takes the program's setting."""
@@ -207,6 +210,14 @@ class TunedModule(nn.Module, abc.ABC):
             LaunchError: this machine cannot make it: another configuration has to serve.
         """
 
+    def trained_forwards(self, plan: Plan) -> list[Callable[..., torch.Tensor]]:  # noqa: ARG002
+        """Return forwards by operations that autograd differentiates, whose steps may be faster than the reference's
+        where the plan's forward is; none unless overridden. The first is to be preferred where no duel is held.
+
+        All that they need is made here, in a thread of its own, and kept with the plan.
+        """
+        return []
+
     def _ready_maker(self) -> Callable[[Plan], None] | None:
         """Return `make_ready`; None where this class makes nothing beyond a plan's binary."""
         plain = getattr(self.make_ready, "__func__", None) is TunedModule.make_ready.__func__  # type: ignore[attr-defined]
@@ -277,10 +288,10 @@ class TunedModule(nn.Module, abc.ABC):
             self._choices[None, None] = served.obstacle
         if served.miss is not None:
             served.miss.calls += 1
-        if served.plan is None:
-            return self.reference_forward(*inputs)
         if served.run is not None:
             return served.run(*inputs)
+        if served.plan is None:
+            return self.reference_forward(*inputs)
         return self.tuned_forward(served.plan, *inputs)
 
     def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
@@ -304,8 +315,9 @@ class TunedModule(nn.Module, abc.ABC):
         return tuple(cls._signature().parameters)[1:]
 
     def _note_backward(self) -> None:
-        """Leave calls that need a gradient to the reference: a backward through the kernel runs its forward too."""
-        self._trains = True
+        """Have calls that need a gradient trained: a backward through the kernel runs the reference's forward too."""
+        if not self._trains:
+            self._trains = True
 
     @property
     def choices(self) -> dict[tuple[Problem | None, Device | None], Choice]:

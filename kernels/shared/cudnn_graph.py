@@ -94,7 +94,7 @@ class Convolution:
         return self.stored != self.written
 
     @property
-    def output(self) -> tuple[int, int, int, int]:
+    def output(self) -> tuple[int, ...]:
         """(samples, out_channels, height', width')."""
         samples, _, height, width = self.image
         return samples, self.filters[0], *self.geometry.output(height, width)

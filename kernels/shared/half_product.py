@@ -107,16 +107,16 @@ def half_product(plan: Plan, x: torch.Tensor, weights: Sequence[torch.Tensor], *
         weights: (features, depth), of the same, on the same device, as many as the source has layers.
         epilogue: what the source's `half_product` takes behind the sizes, the output among it.
     """
-    x = _aligned(x)
+    x = aligned(x)
     (rows, depth), features = x.shape, weights[0].shape[0]
     found = plan.once(_geometry, rows, features, depth, len(weights))
-    maps = [TensorMap(_aligned(one), found.weight) for one in weights]
+    maps = [TensorMap(aligned(one), found.weight) for one in weights]
     operands: tuple[Argument, ...] = (TensorMap(x, found.x), *maps, rows, features, depth)
     shape = {"blocks": found.blocks, "threads": PRODUCT_THREADS, "shared": found.shared}
     plan.launch("half_product", *operands, *epilogue, **shape, early=bool(plan["early_launches"]))
 
 
-def _aligned(matrix: torch.Tensor) -> torch.Tensor:
+def aligned(matrix: torch.Tensor) -> torch.Tensor:
     """Return the matrix, rows one after the other, at an address that the copy engine takes."""
     matrix = matrix.contiguous()
     return matrix if matrix.data_ptr() % _ALIGNMENT == 0 else matrix.clone()

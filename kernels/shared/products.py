@@ -2,7 +2,8 @@
 
 `product` is `fp32` (torch's own) or `parts` (`include/parts_product.cuh`: the library's products of fewer bits), and a
 pass behind them; or a kernel of ours with all that follows inside: `fused` (`include/split_product.cuh`, for half types
-`include/half_product.cuh`) or, for a few rows, `stream` (`include/stream_product.cuh`: a pass over the weight).
+`include/half_product.cuh`) or, for a few rows, `stream`: a pass over the weight (`include/stream_product.cuh`, for half
+types `include/half_stream.cuh`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import torch
 from torch import nn
 
 from tunebench.kernels.runtime.derived import Keeper
-from tunebench.kernels.shared import half_product, parts_product, split_product, stream_product
+from tunebench.kernels.shared import half_product, half_stream, parts_product, split_product, stream_product
 from tunebench.kernels.shared.split_product import InColumns
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
 
-BULK_COPIES = split_product.BULK_COPIES
+BULK_COPIES = (*split_product.BULK_COPIES, "half_stream")
 
 
 def has_passes(product: str) -> bool:
@@ -38,6 +39,7 @@ TUNABLES = (
     *half_product.TUNABLES,
     *parts_product.TUNABLES,
     *stream_product.TUNABLES,
+    *half_stream.TUNABLES,
     Tunable("split_threads", (256, 512, 1024), default=1024, when=_splits),
 )
 CONSTRAINTS = (
@@ -45,6 +47,7 @@ CONSTRAINTS = (
     *half_product.CONSTRAINTS,
     *parts_product.CONSTRAINTS,
     *stream_product.CONSTRAINTS,
+    *half_stream.CONSTRAINTS,
 )
 
 ROUNDING = (
@@ -68,6 +71,12 @@ CONSTRAINTS_OF_INPUTS = (
 )
 
 
+def limits_of_inputs(in_columns: InColumns) -> tuple[Constraint, ...]:
+    """Return the constraints of a product of two inputs, for those that lie in columns too."""
+    of_columns = parts_product.CONSTRAINTS_IN_COLUMNS if any(in_columns) else ()
+    return (*split_product.OF_HALVES, *CONSTRAINTS_OF_INPUTS, *of_columns)
+
+
 def own_product(
     plan: Plan,
     model: Keeper,
@@ -89,6 +98,9 @@ def own_product(
         the fused product's notes on what it repaired.
     """
     weight = weights[0]
+    if half_stream.streams_halves(str(plan["product"]), plan.problem):
+        half_stream.half_stream(plan, x, weight, *epilogue)
+        return None
     if plan["product"] == "stream":
         stream_product.stream_product(plan, model, weight, x, *epilogue)
         return None

@@ -216,7 +216,7 @@ CONSTRAINTS_OF_INPUTS = (
 )
 
 
-OF_HALVES = needs("product", "fused", dtypes=("float32",))
+OF_HALVES = tuple(needs("product", product, dtypes=("float32",)) for product in ("fused", "stream"))
 SLICES = Constraint("slices_fill_the_device", _slices_fill_the_device)
 
 

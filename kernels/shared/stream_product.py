@@ -37,8 +37,12 @@ def is_stream(product: str) -> bool:
     return product == "stream"
 
 
+def _streams_singles(product: str, problem: Problem) -> bool:
+    return is_stream(product) and problem.dtype == "float32"
+
+
 def _has_few_rows(product: str, problem: Problem) -> bool:
-    return product != "stream" or problem.axes["rows"] <= MOST_ROWS
+    return not _streams_singles(product, problem) or problem.axes["rows"] <= MOST_ROWS
 
 
 def _unit_multiplies(stream_unit: str, device: Device) -> bool:
@@ -50,7 +54,7 @@ def _rows_are_of_use(stream_unit: str, stream_rows: int, problem: Problem) -> bo
     Tensor cores take all rows, and empty ones besides: what is known of more rows serves fewer."""
     rows = problem.axes["rows"]
     if stream_unit == "tensor_cores":
-        return max(rows, _X_ROWS) <= stream_rows
+        return max(rows, _X_ROWS) <= stream_rows <= MOST_ROWS
     return stream_rows // 2 < min(rows, _MOST_ROWS_OF_LANES) <= stream_rows
 
 
@@ -82,8 +86,8 @@ def _is_kept(stream_weight: str, problem: Problem) -> bool:
     return stream_weight == "whole" or problem.options.get("mode") == Mode.FROZEN
 
 
-def _tensor_cores_stream(product: str, stream_unit: str) -> bool:
-    return product == "stream" and stream_unit == "tensor_cores"
+def _tensor_cores_stream(product: str, stream_unit: str, problem: Problem) -> bool:
+    return _streams_singles(product, problem) and stream_unit == "tensor_cores"
 
 
 def _is_of_one_product(product: str, problem: Problem) -> bool:
@@ -91,16 +95,16 @@ def _is_of_one_product(product: str, problem: Problem) -> bool:
 
 
 TUNABLES = (
-    Tunable("stream_unit", ("lanes", "tensor_cores"), when=is_stream),
+    Tunable("stream_unit", ("lanes", "tensor_cores"), when=_streams_singles),
     Tunable("stream_corrections", ("tf32", "bf16"), when=_tensor_cores_stream),
-    Tunable("stream_weight", ("whole", "parts"), when=is_stream),
-    Tunable("stream_rows", (1, 2, 4, 8, 16, 32, 64), when=is_stream),
-    Tunable("stream_features", (1, 2, 4, 8, 16, 32, 64), default=4, when=is_stream),
+    Tunable("stream_weight", ("whole", "parts"), when=_streams_singles),
+    Tunable("stream_rows", (1, 2, 4, 8, 16, 32, 64, 128), when=is_stream),
+    Tunable("stream_features", (1, 2, 4, 8, 16, 32, 64, 128, 256), default=4, when=is_stream),
     Tunable("stream_split", (1, 2, 4, 8), when=is_stream),
-    Tunable("stream_unroll", (1, 2, 4, 8), when=is_stream),
+    Tunable("stream_unroll", (1, 2, 4, 8), when=_streams_singles),
 )
 CONSTRAINTS = (
-    needs("product", "stream", dtypes=("float32",)),
+    needs("product", "stream", dtypes=("float32", "float16", "bfloat16")),
     Constraint("a_stream_is_for_few_rows", _has_few_rows),
     Constraint("tensor_cores_of_a_stream_multiply_tf32", _unit_multiplies),
     Constraint("stream_rows_hold_the_batch_at_once", _rows_are_of_use),

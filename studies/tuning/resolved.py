@@ -153,6 +153,7 @@ def make_evaluator(
     Raises:
         UserError: the model cannot serve its reference's inputs, or something is not on this machine.
     """
+    set_policy(steps=False)  # each would need builds of its own, for every plan on trial
     if cores:
         os.sched_setaffinity(0, cores)
         torch.set_num_threads(min(torch.get_num_threads(), len(cores)))
@@ -180,7 +181,7 @@ def make_evaluator(
 
 def make_contender(request: StudyRequest, configuration: Configuration, build: Build) -> tuple[Source, KernelContender]:
     """A configuration of a request's kernel, and its reference; called in a process of its own."""
-    set_policy(wait=True)
+    set_policy(wait=True, steps=request.seconds is None)  # the seconds of a run are not for their builds
     resolved = resolve(request)
     factory = cast(ModelFactory, resolved.model)
     contender = KernelContender(

@@ -2,8 +2,9 @@
 
 `python -m tests.benchmarks.training [--json FILE]`, at KernelBench's sizes, gradients on: `model(x)` alone, in eval
 mode and in train mode; then forward and backward, the first step of a new model, which runs its kernel, and the later
-ones, where the reference trains. Medians of events around single calls that were taken in turns, the device held back
-until the host has queued the call. The file is written row by row: the same command goes on after a cut-off.
+ones, by whoever won the duel of steps. Medians of events around single calls that were taken in turns, the device
+held back until the host has queued the call. The file is written row by row: the same command goes on after a
+cut-off.
 """
 
 from __future__ import annotations

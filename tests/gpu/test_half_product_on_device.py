@@ -1,9 +1,10 @@
-"""The fused product of half types against float64: sizes, tails, addresses, epilogues, and captured graphs."""
+"""Our products of half types, of many rows and of few, against float64: sizes, addresses, epilogues and graphs."""
 
 import copy
 import random
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from tunebench.tuner.configuration import Value
 
 pytestmark = pytest.mark.gpu
 
+Pin: TypeAlias = Callable[..., None]
+"""Has a model run for an input under the product's configuration that has these values."""
 BOUND = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 """Twice what rounding a result once may change of it."""
 SIZES = [(1, 8, 32), (2, 16, 64), (63, 8, 288), (129, 72, 288), (300, 1000, 544), (1024, 512, 1024), (77, 8192, 32),
@@ -27,6 +30,16 @@ GEOMETRIES: Mapping[str, Mapping[str, Value]] = {
     "wide alone": {"product_columns": 256, "product_cluster": 1, "product_stages": 3, "product_band": 4},
     "narrow": {"product_columns": 128, "product_cluster": 2, "product_stages": 6, "product_band": 16},
     "narrow alone": {"product_columns": 128, "product_cluster": 1, "product_stages": 4, "product_band": 1},
+}
+
+FEW = [(1, 8, 8), (1, 4096, 4096), (3, 72, 136), (8, 1000, 200), (17, 64, 4096), (64, 4096, 1024), (64, 8200, 72),
+       (100, 520, 1304), (128, 2048, 2056)]  # fmt: skip
+STREAMS: Mapping[str, Mapping[str, Value]] = {
+    "alone": {"stream_features": 64, "stream_split": 1, "stream_stages": 4},
+    "in two": {"stream_features": 128, "stream_split": 2, "stream_stages": 6},
+    "in four": {"stream_features": 64, "stream_split": 4, "stream_stages": 6},
+    "in eight": {"stream_features": 128, "stream_split": 8, "stream_stages": 4},
+    "wide": {"stream_features": 256, "stream_split": 4, "stream_stages": 4},
 }
 
 
@@ -124,51 +137,87 @@ def test_two_layers_in_one_product(geometry: str, dtype: torch.dtype, *, has_bia
         assert torch.equal(found, run(model, x))
 
 
-@pytest.mark.parametrize("normalisation", ["per_element", "reciprocal", "folded"])
+def stream(model: Any, x: torch.Tensor, **values: Value) -> None:
+    rows = max(16, 8 * int(values.get("stream_split", 1)), 1 << (x.shape[0] - 1).bit_length())
+    pin(model, x, {"product": "stream", "stream_rows": rows, **values})
+
+
+each_product = pytest.mark.parametrize(("product", "rows"), [(fused, 200), (stream, 100)], ids=["fused", "stream"])
+
+
+@pytest.mark.parametrize(("make", "dtype"), [(sigmoid, torch.float16), (scale_bn, torch.bfloat16)], ids=str)
+@pytest.mark.parametrize("geometry", STREAMS)
+def test_few_rows(geometry: str, make: Any, dtype: torch.dtype) -> None:
+    for rows, depth, features in FEW:
+        if geometry == "wide" and rows > 64:
+            continue
+        model, x = make(depth, features, dtype), drawn(rows, depth, dtype=dtype)
+        stream(model, x, **STREAMS[geometry])
+        found = run(model, x)
+        assert_right(model, x, found)
+        assert torch.equal(found, run(model, x))
+
+
+def test_what_serves_many_rows_serves_few() -> None:
+    model = scale_bn(512, 328, torch.bfloat16)
+    for rows in (1, 5, 40, 128):
+        x = drawn(rows, 512, dtype=torch.bfloat16)
+        stream(model, x, stream_rows=128)
+        assert_right(model, x, run(model, x))
+
+
+@pytest.mark.parametrize("normalisation", ["per_element", "reciprocal", "folded", "in_registers"])
 @pytest.mark.parametrize("frozen", [False, True], ids=["eval", "frozen"])
-def test_every_way_to_normalise(normalisation: str, *, frozen: bool) -> None:
-    model, x = scale_bn(512, 416, torch.bfloat16), drawn(333, 512, dtype=torch.bfloat16)
+@each_product
+def test_every_way_to_normalise(product: Pin, rows: int, normalisation: str, *, frozen: bool) -> None:
+    model, x = scale_bn(512, 416, torch.bfloat16), drawn(rows, 512, dtype=torch.bfloat16)
     if frozen:
         model.freeze()
-    fused(model, x, normalisation=normalisation)
+    product(model, x, normalisation=normalisation)
     for _ in range(2):
         assert_right(model, x, run(model, x))
 
 
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
-def test_operands_anywhere(dtype: torch.dtype) -> None:
+@each_product
+def test_operands_anywhere(product: Pin, rows: int, dtype: torch.dtype) -> None:
     """Operands and vectors that do not begin at 16 bytes, or whose rows do not lie one after the other."""
     model = sigmoid(264, 320, dtype)
-    memory = drawn(1 + 200 * 264, dtype=dtype)
+    memory = drawn(1 + rows * 264, dtype=dtype)
     weight, bias = drawn(3 + 320 * 264, dtype=dtype)[3:].view(320, 264), drawn(321, dtype=dtype)[1:]
     cases = [
-        (memory[1:].view(200, 264), weight / 16, bias),
-        (drawn(264, 200, dtype=dtype).T, drawn(264, 320, dtype=dtype).T / 16, None),
-        (drawn(200, 528, dtype=dtype)[:, ::2], weight / 16, bias[:320]),
+        (memory[1:].view(rows, 264), weight / 16, bias),
+        (drawn(264, rows, dtype=dtype).T, drawn(264, 320, dtype=dtype).T / 16, None),
+        (drawn(rows, 528, dtype=dtype)[:, ::2], weight / 16, bias[:320]),
     ]
     for x, of_layer, added in cases:
         model.gemm.weight = torch.nn.Parameter(of_layer)
         model.gemm.bias = None if added is None else torch.nn.Parameter(added)
-        fused(model, x)
+        product(model, x)
         assert_right(model, x, run(model, x))
 
 
-def test_what_is_not_finite_is_where_it_belongs() -> None:
-    model, x = sigmoid(512, 320, torch.float16), drawn(300, 512, dtype=torch.float16)
-    x[7, 9], x[130, 0] = torch.nan, torch.inf
-    fused(model, x)
+@each_product
+def test_what_is_not_finite_is_where_it_belongs(product: Pin, rows: int) -> None:
+    model, x = sigmoid(512, 320, torch.float16), drawn(rows, 512, dtype=torch.float16)
+    x[7, 9], x[65, 0] = torch.nan, torch.inf
+    product(model, x)
     found = run(model, x)
     assert found[7].isnan().all()
-    assert not found[130].isfinite().any()
-    spoilt = torch.tensor([7, 130], device="cuda")
-    kept = torch.ones(300, dtype=torch.bool, device="cuda").index_fill(0, spoilt, value=False)
+    assert not found[65].isfinite().any()
+    spoilt = torch.tensor([7, 65], device="cuda")
+    kept = torch.ones(rows, dtype=torch.bool, device="cuda").index_fill(0, spoilt, value=False)
     assert_right(model, x[kept], found[kept])
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["waits", "early"])
-def test_a_captured_graph_follows_its_operands(*, early: bool) -> None:
-    model, x = scale_bn(1024, 1024, torch.bfloat16), drawn(700, 1024, dtype=torch.bfloat16)
-    fused(model, x, normalisation="folded", early_launches=early)
+@pytest.mark.parametrize(
+    ("product", "rows"),
+    [(fused, 700), (partial(fused, early_launches=True), 700), (stream, 70)],
+    ids=["waits", "early", "stream"],
+)
+def test_a_captured_graph_follows_its_operands(product: Pin, rows: int) -> None:
+    model, x = scale_bn(1024, 1024, torch.bfloat16), drawn(rows, 1024, dtype=torch.bfloat16)
+    product(model, x, normalisation="folded")
     run(model, x)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -46,9 +46,10 @@ def test_where_tf32_is_permitted_every_generation_multiplies_rounded_operands(na
 
 @pytest.mark.parametrize("architecture", slow_but(["sm_80"], ARCHITECTURES))
 @pytest.mark.parametrize("name", ["gemm_scale_bn", "gemm_sigmoid_residual"])
-def test_every_generation_multiplies_halves(name: str, architecture: str) -> None:
+@pytest.mark.parametrize(("rows", "product"), [(1024, "fused"), (8, "stream")])
+def test_every_generation_multiplies_halves(rows: int, product: str, name: str, architecture: str) -> None:
     kernel = load_model(name).kernel
-    problem = Problem({"rows": 1024, "in_features": 512, "out_features": 512}, "bfloat16", {"mode": "eval"})
-    asked = {"product": "fused" if architecture == "sm_90" else "fp32"}
+    problem = Problem({"rows": rows, "in_features": 512, "out_features": 512}, "bfloat16", {"mode": "eval"})
+    asked = {"product": product if architecture == "sm_90" else "fp32"}
     configuration = kernel.space.choose(asked, problem, fictional(architecture))
     assert NvrtcCompiler().compile(kernel.variant(configuration, problem, architecture)).figures

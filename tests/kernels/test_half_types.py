@@ -16,6 +16,14 @@ from tunebench.tuner.space import ValidSpace
 CASES = [(name, dtype, mode) for name in KERNELS for dtype in HALF_TYPES for mode in load_model(name).kernel.modes]
 
 
+@pytest.mark.parametrize("mode", load_model("gemm_scale_bn").kernel.modes)
+def test_a_thread_divides_once_for_each_of_its_features(mode: Mode) -> None:
+    def divides_once(space: ValidSpace) -> set[int]:
+        return {space.nearest({**space[space.default], "normalisation": "in_registers", "vector_width": 8})}
+
+    assert judge_half_type("gemm_scale_bn", "bfloat16", mode, WHOLE["gemm_scale_bn"], find_device("cpu"), divides_once)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype", "mode"), CASES)
 def test_every_mode(name: str, dtype: str, mode: Mode) -> None:

@@ -96,6 +96,23 @@ __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// The same in two halves, for who has no more to tell than that it is there, and barriers initialised.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// Four numbers to the same place in the shared memory of a block of the cluster, counted by the barrier of the same place there.
+__device__ __forceinline__ void st_async(float4* address, float4 value, u64* barrier, u32 block) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there, counts;\n"
+        "mapa.shared::cluster.u32 there, %0, %6;\n"
+        "mapa.shared::cluster.u32 counts, %5, %6;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%1, %2, %3, %4}, [counts];\n"
+        "}\n" ::"r"(shared_address(address)),
+        "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(shared_address(barrier)), "r"(block)
+        : "memory");
+}
+
 // --- Copies and ordering ------------------------------------------------------------------------------------------
 
 // `bytes` (a multiple of 16, as both addresses) from global memory to the same place in the shared memory of every

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "half_product.cuh"
+#include "half_stream.cuh"
 #include "parts_product.cuh"
 #include "split_product.cuh"
 #include "stream_product.cuh"

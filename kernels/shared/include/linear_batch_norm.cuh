@@ -3,7 +3,8 @@
 // `normalisation` says how a value is normalised: `per_element` does all of the reference's arithmetic for every element;
 // `reciprocal` computes 1 / sqrt(variance + eps) once per feature; `folded` reduces everything to one multiply-add per
 // element, of the product itself where the function is affine in it, else of the function's value; `weight`, for affine
-// functions, has the multiplier in the weight and the offset in the bias of the product, so that nothing is left to do.
+// functions, has the multiplier in the weight and the offset in the bias of the product, so that nothing is left to do;
+// `in_registers` has each thread divide once for each of its features, so that nothing has to be prepared.
 //
 // `statistics_in` says where a batch's statistics are taken: in `memory`, of the whole product; or in the `epilogue` of the
 // fused product, which takes the moments of its tile's values while they are in registers, so that what is left is to join those.
@@ -14,6 +15,8 @@
 constexpr bool in_weight = normalisation == normalisation_t::weight;
 constexpr bool folded = normalisation == normalisation_t::folded || in_weight;
 constexpr bool per_element = normalisation == normalisation_t::per_element;
+constexpr bool in_registers = normalisation == normalisation_t::in_registers;
+constexpr bool is_prepared = !per_element && !in_registers;
 
 constexpr bool moments_in_epilogue = statistics_in == statistics_in_t::epilogue;
 
@@ -263,6 +266,12 @@ template <bool affine> struct BatchNorm {
             found.bias = numbers<width>(bias + first);
             if constexpr (per_element) {
                 found.variance = statistics<width>(variance, first, of_batch);
+            } else if constexpr (in_registers) {
+                const Numbers<width> variances = statistics<width>(variance, first, of_batch);
+#pragma unroll
+                for (int i = 0; i < width; ++i) {
+                    found.multiplier.of[i] = found.weight.of[i] / sqrt(variances.of[i] + eps);
+                }
             } else {
                 found.multiplier = numbers<width>(multiplier + first);
             }
@@ -280,6 +289,8 @@ template <bool affine> struct BatchNorm {
         } else if constexpr (per_element) {
             const accumulator_t deviation = sqrt(columns.variance.of[i] + eps);
             return (function(value) - columns.mean.of[i]) / deviation * columns.weight.of[i] + columns.bias.of[i];
+        } else if constexpr (in_registers) {
+            return (function(value) - columns.mean.of[i]) * columns.multiplier.of[i] + columns.bias.of[i];
         } else {
             return (function(value) - columns.mean.of[i]) * columns.multiplier.of[i] * columns.weight.of[i] +
                    columns.bias.of[i];

@@ -8,7 +8,7 @@
 #include "parts.cuh"
 #include "vector.cuh"
 
-constexpr bool streams = product == product_t::stream;
+constexpr bool streams = product == product_t::stream && sizeof(scalar_t) == 4;  // Of halves: half_stream.cuh
 constexpr int stream_threads = 256;
 
 // Of a chunk of the depth each lane multiplies eight elements: four of each half, so that a warp reads whole lines.

@@ -37,19 +37,27 @@ template <int columns, typename T> struct Wgmma;
     "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9, "
 #define TUNEBENCH_PTX_60 \
     TUNEBENCH_PTX_10() TUNEBENCH_PTX_10(1) TUNEBENCH_PTX_10(2) TUNEBENCH_PTX_10(3) TUNEBENCH_PTX_10(4) TUNEBENCH_PTX_10(5)
+#define TUNEBENCH_PTX_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TUNEBENCH_PTX_16 TUNEBENCH_PTX_10() "%10, %11, %12, %13, %14, %15"
+#define TUNEBENCH_PTX_32 TUNEBENCH_PTX_10() TUNEBENCH_PTX_10(1) TUNEBENCH_PTX_10(2) "%30, %31"
 #define TUNEBENCH_PTX_64 TUNEBENCH_PTX_60 "%60, %61, %62, %63"
 #define TUNEBENCH_PTX_128 \
     TUNEBENCH_PTX_60 TUNEBENCH_PTX_10(6) TUNEBENCH_PTX_10(7) TUNEBENCH_PTX_10(8) TUNEBENCH_PTX_10(9) TUNEBENCH_PTX_10(10) \
     TUNEBENCH_PTX_10(11) "%120, %121, %122, %123, %124, %125, %126, %127"
-#define TUNEBENCH_D_4(in, t, a, b, c, e) in(d[t##a]), in(d[t##b]), in(d[t##c]), in(d[t##e])
-#define TUNEBENCH_D_10(in, t) TUNEBENCH_D_4(in, t, 0, 1, 2, 3), TUNEBENCH_D_4(in, t, 4, 5, 6, 7), in(d[t##8]), in(d[t##9])
+#define TUNEBENCH_D_FOUR(in, t, a, b, c, e) in(d[t##a]), in(d[t##b]), in(d[t##c]), in(d[t##e])
+#define TUNEBENCH_D_EIGHT(in, t) TUNEBENCH_D_FOUR(in, t, 0, 1, 2, 3), TUNEBENCH_D_FOUR(in, t, 4, 5, 6, 7)
+#define TUNEBENCH_D_10(in, t) TUNEBENCH_D_EIGHT(in, t), in(d[t##8]), in(d[t##9])
+#define TUNEBENCH_D_8(in) TUNEBENCH_D_EIGHT(in, )
+#define TUNEBENCH_D_16(in) TUNEBENCH_D_10(in, ), TUNEBENCH_D_FOUR(in, 1, 0, 1, 2, 3), in(d[14]), in(d[15])
+#define TUNEBENCH_D_32(in) \
+    TUNEBENCH_D_10(in, ), TUNEBENCH_D_10(in, 1), TUNEBENCH_D_10(in, 2), in(d[30]), in(d[31])
 #define TUNEBENCH_D_60(in) \
     TUNEBENCH_D_10(in, ), TUNEBENCH_D_10(in, 1), TUNEBENCH_D_10(in, 2), TUNEBENCH_D_10(in, 3), TUNEBENCH_D_10(in, 4), \
         TUNEBENCH_D_10(in, 5)
-#define TUNEBENCH_D_64(in) TUNEBENCH_D_60(in), TUNEBENCH_D_4(in, 6, 0, 1, 2, 3)
+#define TUNEBENCH_D_64(in) TUNEBENCH_D_60(in), TUNEBENCH_D_FOUR(in, 6, 0, 1, 2, 3)
 #define TUNEBENCH_D_128(in) \
     TUNEBENCH_D_60(in), TUNEBENCH_D_10(in, 6), TUNEBENCH_D_10(in, 7), TUNEBENCH_D_10(in, 8), TUNEBENCH_D_10(in, 9), \
-        TUNEBENCH_D_10(in, 10), TUNEBENCH_D_10(in, 11), TUNEBENCH_D_4(in, 12, 0, 1, 2, 3), TUNEBENCH_D_4(in, 12, 4, 5, 6, 7)
+        TUNEBENCH_D_10(in, 10), TUNEBENCH_D_10(in, 11), TUNEBENCH_D_FOUR(in, 12, 0, 1, 2, 3), TUNEBENCH_D_FOUR(in, 12, 4, 5, 6, 7)
 
 // `registers` of d, each constrained as `in`; `factors` and `accumulates` are the numbers of the operands behind them.
 #define TUNEBENCH_WGMMA(registers, in, instruction, factors, accumulates, end, ...) \
@@ -71,6 +79,19 @@ template <int columns, typename T> struct Wgmma;
     TUNEBENCH_WGMMA_OF_DESCRIPTORS(128, 64, sum, in, types, "%64, %65", "%66", end)
 #define TUNEBENCH_WGMMA_256(sum, in, types, end) \
     TUNEBENCH_WGMMA_OF_DESCRIPTORS(256, 128, sum, in, types, "%128, %129", "%130", end)
+
+#define TUNEBENCH_WGMMA_OF_HALVES(columns, registers, factors, accumulates) \
+    template <> struct Wgmma<columns, half_t> { \
+        TUNEBENCH_WGMMA_OF_DESCRIPTORS(columns, registers, float, "+f", "k16.f32.f16.f16", factors, accumulates, \
+                                       ", 1, 1, 0, 0") \
+    }; \
+    template <> struct Wgmma<columns, bfloat_t> { \
+        TUNEBENCH_WGMMA_OF_DESCRIPTORS(columns, registers, float, "+f", "k16.f32.bf16.bf16", factors, accumulates, \
+                                       ", 1, 1, 0, 0") \
+    };
+TUNEBENCH_WGMMA_OF_HALVES(16, 8, "%8, %9", "%10")
+TUNEBENCH_WGMMA_OF_HALVES(32, 16, "%16, %17", "%18")
+TUNEBENCH_WGMMA_OF_HALVES(64, 32, "%32, %33", "%34")
 
 template <> struct Wgmma<128, half_t> {
     TUNEBENCH_WGMMA_128(float, "+f", "k16.f32.f16.f16", ", 1, 1, 0, 0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from torch.utils import cpp_extension
 
 from tunebench.kernels.runtime.gradients import DifferentiableForward
 from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
-from tunebench.tuner.settings import Setting, in_force
+from tunebench.tuner.settings import Setting, in_force, readers_of
 
 NAME: str = ""
 CUDA_SOURCE: str = ""
@@ -87,13 +88,20 @@ class Library:
         A tensor or a place in one gives its address and None a null pointer; numbers are taken in the parameter's type.
         """
         values = [_value(one) for one in arguments]
-        whole = (ctypes.c_longlong * len(values))(*[one if isinstance(one, int) else 0 for one in values])
-        real = (ctypes.c_double * len(values))(*values)
-        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
-        launcher = getattr(self._library, f"launch_{entry_point}")
-        status = launcher((ctypes.c_uint * 6)(*extents), ctypes.c_size_t(shared), stream, whole, real, int(early))
+        whole = struct.pack(f"{len(values)}q", *[0 if type(one) is float else one for one in values])
+        real = struct.pack(f"{len(values)}d", *values)
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        status = self._launcher(entry_point)(struct.pack("6I", *extents), shared, stream, whole, real, early)
         if status:
             raise RuntimeError(f"launch of '{entry_point}' with blocks and threads {extents}: CUDA error {status}")
+
+    @functools.cache  # noqa: B019 - there is one library
+    def _launcher(self, entry_point: str) -> Any:
+        """Return the function that launches an entry point: extents, shared memory, stream, and arguments twice."""
+        launcher = getattr(self._library, f"launch_{entry_point}")
+        packed = ctypes.c_char_p
+        launcher.argtypes = (packed, ctypes.c_size_t, ctypes.c_void_p, packed, packed, ctypes.c_int)
+        return launcher
 
     @functools.cache  # noqa: B019 - there is one library
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
@@ -105,11 +113,14 @@ class Library:
 
 def _value(argument: Any) -> Any:
     """Return an argument of a launch as a number."""
+    kind = type(argument)
+    if kind is int or kind is float or kind is bool:
+        return argument
+    if argument is None:
+        return 0
     if isinstance(argument, torch.Tensor):
         return argument.data_ptr()
-    if hasattr(argument, "address"):  # a place in a tensor's memory, or a tensor map
-        return argument.address
-    return argument or 0
+    return argument.address  # of a place in a tensor's memory, or of a tensor map
 
 
 def built_library() -> Library | None:
@@ -178,6 +189,38 @@ def _empty_that_lasts(rows: int, *, dtype: torch.dtype, device: torch.device) ->
 
 
 @functools.cache
+def recorded_problem() -> Problem:
+    """Return the problem that was measured."""
+    return Problem(AXES, DTYPE, OPTIONS)
+
+
+@functools.cache
+def recorded_dtype() -> torch.dtype:
+    """Return the type that was measured."""
+    dtype: torch.dtype = getattr(torch, DTYPE)
+    return dtype
+
+
+@functools.cache
+def settings_readers() -> list[Callable[[], Any]]:
+    """Return what reads the settings that matter."""
+    return [read for name in WATCHED for read in readers_of(Setting(name), "cuda")]
+
+
+SETTINGS_SEEN: list[Any] = []
+
+
+def settings_are_recorded() -> bool:
+    """Return whether PyTorch's settings are those that were measured; what was found right is not asked again."""
+    seen = [read() for read in settings_readers()]
+    if [seen] != SETTINGS_SEEN:
+        if in_force([Setting(name) for name in WATCHED], "cuda") != SETTINGS:
+            return False
+        SETTINGS_SEEN[:] = [seen]
+    return True
+
+
+@functools.cache
 def plan_on(index: int) -> Plan | None:
     """Return the plan on a device; None where the library is not built for it, or not built at all."""
     if LIBRARY is None or torch.cuda.get_device_capability(index) != ARCHITECTURE:
@@ -242,22 +285,22 @@ class TunedModule(nn.Module):
     def _plan(self, inputs: Sequence[Any], call: Call) -> Plan | None:
         if not call.inputs or not call.inputs[0].is_cuda or not self._is_as_recorded(inputs, call):
             return None
-        if (
-            self.problem(*inputs) != Problem(AXES, DTYPE, OPTIONS)
-            or in_force(map(Setting, WATCHED), "cuda") != SETTINGS
-        ):
+        if not settings_are_recorded() or self.problem(*inputs) != recorded_problem():
             return None
         return plan_on(call.inputs[0].device.index)
 
     def _is_as_recorded(self, inputs: Sequence[Any], call: Call) -> bool:
         """Return whether inputs, parameters, buffers and submodules are the reference's at the measured sizes."""
-        tensors = [*call.inputs, *call.parameters, *call.buffers]
-        children = list(self.modules())[1:]
+        held_ones = [*call.parameters, *call.buffers]
+        children = list(self.modules())[1:] if self._modules else []
+        device, dtype = call.inputs[0].device, recorded_dtype()
+        for one in (*call.inputs, *held_ones):
+            is_of_type = one.dtype is dtype or not one.is_floating_point()
+            if not is_of_type or one.device != device or not one.is_contiguous():
+                return False
         return (
-            [tuple(one.shape) if isinstance(one, torch.Tensor) else None for one in inputs] == INPUT_SHAPES
-            and [tuple(one.shape) for one in tensors[len(call.inputs) :]] == HELD_SHAPES
-            and all(one.device == tensors[0].device and one.is_contiguous() for one in tensors)
-            and all(str(one.dtype) == f"torch.{DTYPE}" or not one.is_floating_point() for one in tensors)
+            [one.shape if isinstance(one, torch.Tensor) else None for one in inputs] == INPUT_SHAPES
+            and [one.shape for one in held_ones] == HELD_SHAPES
             and all(isinstance(one, (torch.Tensor, int, float)) for one in inputs)
             and all(isinstance(getattr(self, name), (int, float)) for name in NUMBERS)
             and [type(child).__name__ for child in children] == SUBMODULES

@@ -95,6 +95,15 @@ def test_layers_with_other_sides_and_transposed_ones(name: str) -> None:
         assert problem is not None and geometry_of_axes(problem.axes) == geometry_of_layer(tuned.conv)
 
 
+def test_of_one_side_what_is_not_contiguous_is_the_references() -> None:
+    for layer in (nn.Conv1d, nn.ConvTranspose1d):
+        model = Tuned(8, 16, {"kernel_size": 3}, layer)
+        x = torch.randn(3, 9, 8).transpose(1, 2)
+        assert model.problem(x) is None and model.reason == "an input is not contiguous"
+        problem = model.problem(torch.randn(3, 8, 3))
+        assert problem is not None and problem.options["output"] == "nchw"
+
+
 def test_the_tensor_cores_kernels_are_of_two_sides() -> None:
     space = Tuned.kernel.space
     for name, (layer, options) in OTHERS.items():

@@ -1,6 +1,7 @@
-"""The fused product of half types: where it is offered, and how the compiler for CUDA devices takes it."""
+"""Our products of half types: where they are offered, and how the compiler for CUDA devices takes them."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from parts_contract import fictional
@@ -23,13 +24,21 @@ def space_of(
     device: Device = HOPPER,
     depth: int = 512,
     features: int = 512,
+    rows: int = 1024,
 ) -> ValidSpace:
-    axes = {"rows": 1024, "in_features": depth, "out_features": features}
+    axes = {"rows": rows, "in_features": depth, "out_features": features}
     return load_model(name).kernel.space.enumerate(Problem(axes, dtype, {"mode": mode}), device)
 
 
 def has_fused(space: ValidSpace) -> bool:
     return any(space[number]["product"] == "fused" for number in range(len(space)))
+
+
+def streams(**of_problem: Any) -> set[Value]:
+    """The rows that passes over the weight take at once."""
+    space = space_of(**of_problem)
+    configurations = (space[number] for number in range(len(space)))
+    return {one["stream_rows"] for one in configurations if one["product"] == "stream"}
 
 
 @pytest.mark.parametrize("dtype", HALF_TYPES)
@@ -58,6 +67,16 @@ def test_halves_are_not_split_and_singles_have_no_bands() -> None:
     assert "product_band" not in chosen["float32"]
 
 
+@pytest.mark.parametrize("dtype", HALF_TYPES)
+def test_a_stream_takes_all_of_few_rows_at_once_on_hopper(dtype: str) -> None:
+    for rows, legal in ((1, {16, 32, 64, 128}), (17, {32, 64, 128}), (100, {128}), (128, {128}), (129, set())):
+        assert streams(rows=rows, dtype=dtype) == legal
+    assert streams(rows=1, depth=8, features=8)
+    assert not streams(rows=1, depth=12) | streams(rows=1, features=12)
+    assert not streams(rows=1, device=fictional("sm_80")) | streams(rows=1, device=fictional("sm_100"))
+    assert streams(rows=2, name="gemm_scale_bn") and not streams(rows=2, name="gemm_scale_bn", mode="train")
+
+
 VARIANTS: Mapping[str, Mapping[str, Value]] = {
     "gemm_sigmoid_residual": {"fast_math": False},
     "gemm_scale_bn": {"normalisation": "reciprocal"},
@@ -76,4 +95,22 @@ def test_no_product_waits_for_the_one_before_and_registers_hold_all(
     build = nvrtc.compile(kernel.variant(kernel.space.choose(values, problem, HOPPER), problem, "sm_90"))
     figures = build.figures["half_product"]
     assert (figures.registers, figures.spill_stores, figures.stack) == (168, 0, 0)
+    assert "wgmma" not in build.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", HALF_TYPES)
+@pytest.mark.parametrize(("rows", "features"), [(16, 64), (16, 256), (32, 128), (64, 64), (64, 256), (128, 128)])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_registers_hold_the_sums_of_a_stream(
+    nvrtc: NvrtcCompiler, name: str, rows: int, features: int, dtype: str
+) -> None:
+    problem = Problem({"rows": rows, "in_features": 512, "out_features": 512}, dtype, {"mode": "eval"})
+    kernel, values = load_model(name).kernel, {"stream_rows": rows, "stream_features": features, **VARIANTS[name]}
+    values |= {"product": "stream", "stream_stages": 4, "stream_split": min(rows // 8, 4)}
+    if name == "gemm_scale_bn":
+        values["normalisation"] = "per_element"  # which has the most vectors
+    build = nvrtc.compile(kernel.variant(kernel.space.choose(values, problem, HOPPER), problem, "sm_90"))
+    figures = build.figures["half_stream"]
+    assert (figures.spill_stores, figures.stack) == (0, 0) and figures.registers > 20
     assert "wgmma" not in build.log
