@@ -80,9 +80,10 @@ class Kind(enum.StrEnum):
     PER_ROW = "per_row"
     PER_CHANNEL = "per_channel"
     PER_TENSOR = "per_tensor"
+    LAYER = "other_layers"
 
 
-_NAMED = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_CHANNEL, Kind.PER_TENSOR)
+_NAMED = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_CHANNEL, Kind.PER_TENSOR, Kind.LAYER)
 
 
 class Operand(NamedTuple):
@@ -132,10 +133,11 @@ class Block(TunedModule):
     per_row: ClassVar[Names] = {}
     per_channel: ClassVar[Names] = {}
     per_tensor: ClassVar[Names] = {}
+    other_layers: ClassVar[Names] = {}
     dtypes: ClassVar[tuple[str, ...]] = DTYPES
     defaults: ClassVar[Mapping[str, Value]] = {}
 
-    kinds_of_operands: ClassVar[tuple[Kind, ...]] = _NAMED
+    kinds_of_operands: ClassVar[tuple[Kind, ...]] = _NAMED[:-1]
     """The kinds that the block can handle; the attribute of another one is refused."""
 
     used: ClassVar[tuple[Operand, ...]] = ()

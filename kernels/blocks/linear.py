@@ -7,6 +7,8 @@
 
     layer           the path of an nn.Linear, or a product with a parameter: "x @ weight.T", "x @ weight"; or of two
                     arguments of forward, each as it is or transposed: "a @ b", "a.T @ b"
+    other_layers    of the same input, with as many features, by the names of their values: {"up": "up_proj"}; paths of
+                    an nn.Linear each, or, where `layer` is a product with a parameter, of parameters that lie as its
     triangle        what is kept of the product, "upper" or "lower", as torch.triu and torch.tril have it; or all
     function        of one `value` of the product, the bias added
     batch_norm_at   the path of a BatchNorm1d behind the function, in eval and in train mode
@@ -49,12 +51,14 @@ from tunebench.kernels.blocks.linear_training import TrainedLayer, TrainedPlans,
 from tunebench.kernels.blocks.reductions import Reduction
 from tunebench.kernels.blocks.rows import checked_reductions, launch_rows
 from tunebench.kernels.runtime.axes import UnservedError
+from tunebench.kernels.runtime.derived import KeeperOf
 from tunebench.kernels.runtime.gradients import replica
 from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.tuned_module import own_tensors
-from tunebench.kernels.shared import products, split_product
+from tunebench.kernels.shared import half_product, products, split_product
 from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
+from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import OUTPUT, Axes, Problem, Work
 from tunebench.tuner.space import Constraint, SearchSpace
@@ -95,7 +99,7 @@ class Linear(Block):
     finish: ClassVar[str] = "value"
     keepdim: ClassVar[bool] = False
 
-    kinds_of_operands = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_TENSOR)
+    kinds_of_operands = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_TENSOR, Kind.LAYER)
 
     input_at: ClassVar[int]
     """The place of the layer's input among the arguments of forward."""
@@ -110,6 +114,10 @@ class Linear(Block):
     """Which of two inputs are transposed: (in_features, rows), and (in_features, out_features)."""
     is_either_way: ClassVar[bool] = False
     """Whether a product of two inputs may be made as the transposed one is."""
+    others_at: ClassVar[tuple[int, ...]] = ()
+    """The places of the values of other layers."""
+    joins: ClassVar[bool] = False
+    """Whether the product's own epilogue or pass reads them."""
     by_columns: ClassVar[bool]
     """Whether what becomes of a value depends on its column or its row."""
     constants_at: ClassVar[tuple[int, ...]]
@@ -117,6 +125,8 @@ class Linear(Block):
     linear_at: ClassVar[tuple[int, ...]]
     """The places of the values for the product's own epilogue or pass; the others are for the rows' launch."""
     reduces_rows: ClassVar[bool]
+    is_of_any_shape: ClassVar[bool] = False
+    """Whether the layer's input may have more than two dimensions."""
     is_plain: ClassVar[bool]
     """Whether nothing becomes of the product's values."""
     is_of_rows: ClassVar[bool]
@@ -130,6 +140,7 @@ class Linear(Block):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._exponents = RowExponents()
+        self._other_exponents = [RowExponents() for _ in self.others_at]
 
     @classmethod
     def design(cls) -> Design:
@@ -144,6 +155,12 @@ class Linear(Block):
         cls.used = cls.operands(texts, known=("value", *named))
         if cls.group_norm_at:
             cls.used = (*cls.used, *group_norm_operands(cls.group_norm_at))
+        cls.others_at = tuple(at for at, one in enumerate(cls.used) if one.kind is Kind.LAYER)
+        cls.joins = bool(cls.others_at) and not cls.reduces_rows
+        if cls.others_at and (cls.other_at >= 0 or cls.triangle or cls.batch_norm_at):
+            raise cls.wrong("other_layers", "give none beside two inputs, a triangle or a BatchNorm")
+        of_matrices = cls.other_at >= 0 or cls.reduces_rows or cls.triangle or cls.batch_norm_at
+        cls.is_of_any_shape = not of_matrices and all(one.kind is not Kind.PER_ROW for one in cls.used)
         cls.is_plain = cls.function == cls.finish == "value"
         fast_math, limits = fast_math_tunables(texts.values())
         source, of_rows, behind = cls._behind_rows(form) if cls.reduces_rows else cls._behind_elements()
@@ -169,6 +186,8 @@ class Linear(Block):
     @classmethod
     def _limits_of_inputs(cls) -> tuple[Constraint, ...]:
         """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split."""
+        if cls.joins:
+            return (half_product.tiles_hold(1 + len(cls.others_at)),)
         if cls.other_at < 0:
             return split_product.OF_HALVES if cls.triangle else ()
         limits = products.limits_of_inputs(InColumns(*cls.in_columns))
@@ -210,7 +229,9 @@ class Linear(Block):
             function = "value"
         else:
             source = cls._source("value", "value", ())
-        rows = RowsBehind(cls.__name__, function, form, cls.finish, cls.used, bool(cls.group_norm_at))
+        # To that launch the values of other layers are tensors.
+        used = [one._replace(kind=Kind.ELEMENT) if one.kind is Kind.LAYER else one for one in cls.used]
+        rows = RowsBehind(cls.__name__, function, form, cls.finish, used, bool(cls.group_norm_at))
         tuned, of_rows = cls._take(source), rows.space()
         cls.is_of_rows, cls.row_tensors, cls.row_reductions = rows.is_of_rows, rows.tensors, len(form.reductions)
         cls.row_stages = rows.stages.counts
@@ -248,7 +269,7 @@ class Linear(Block):
             raise cls.wrong("layer", 'give the path of an nn.Linear, or a product such as "x @ weight.T"')
         cls.input_at = arguments.index(taken)
         cls.layer_path = "" if multiplied else cls.layer
-        cls.weight_path = multiplied["weight"] if multiplied else f"{cls.layer}.weight"
+        cls.weight_path = cls._weight_at(multiplied["weight"] if multiplied else cls.layer)
         cls.is_transposed = multiplied is not None and not multiplied["transposed"]
         is_turned = multiplied is not None and bool(multiplied["turned"])
         cls.other_at = arguments.index(cls.weight_path) if cls.weight_path in arguments else -1
@@ -256,6 +277,11 @@ class Linear(Block):
         cls.is_trained = bool(cls.layer_path)
         if is_turned and cls.other_at < 0:
             raise cls.wrong("layer", f"'{taken}' is transposed, which it may be beside another argument alone")
+
+    @classmethod
+    def _weight_at(cls, path: str) -> str:
+        """Return the path of the weight of the layer that has this one."""
+        return f"{path}.weight" if cls.layer_path else path
 
     @classmethod
     def _axes(cls) -> dict[str, str | tuple[str, ...]]:
@@ -271,6 +297,7 @@ class Linear(Block):
             taken: "first_elements" if of_inputs else ("rows", "in_features"),
             cls.weight_path: sides[::-1] if cls.is_transposed else sides,
         }
+        operands |= {cls._weight_at(cls.used[at].path): operands[cls.weight_path] for at in cls.others_at}
         if of_inputs:
             operands[cls.weight_path] = "second_elements" if cls.weight_path != taken else "first_elements"
             between = (Kind.PER_FEATURE, Kind.PER_ROW)
@@ -291,20 +318,35 @@ class Linear(Block):
         return Mode.FROZEN if self.is_frozen else Mode.EVAL
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """Accept 2-d batches of at least one row (two in train mode), and vectors broadcast as declared."""
+        """Accept batches of at least one row (two in train mode), and vectors broadcast as declared."""
         for name in (*self._modules, *self._parameters, *self._buffers):
             if hasattr(type(self), name):
                 raise self.wrong(name, f"the model has a '{name}' of its own, which this attribute hides: rename that")
-        found = super().problem(*inputs, **named)
+        matrices = self._as_matrices(inputs)
+        found = super().problem(*matrices, **named)
         if found is None:
             return None
         if found.options.get("mode") == Mode.TRAIN and found.axes.get("rows", 2) < 2:
             return self.unserved("a batch of one row has no variance")
         try:
-            made = self._of_inputs(found, inputs) if self.other_at >= 0 else self._of_layer(found, inputs)
+            made = self._of_inputs(found, inputs) if self.other_at >= 0 else self._of_layer(found, matrices)
         except UnservedError as error:
             return self.unserved(str(error))
         return made if not self.reduces_rows else self._with_features(made)
+
+    def _as_matrices(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return the inputs, with one dimension in the place of all but the last, where a layer's has more than two.
+
+        They stay as they are, and are refused, where one of them is no such tensor, or where what stands behind the
+        layer is not of each element.
+        """
+        x = inputs[self.input_at] if self.input_at < len(inputs) else None
+        if not isinstance(x, torch.Tensor) or x.dim() < 3 or not self.is_of_any_shape:
+            return inputs
+        tensors = [one for one in inputs if isinstance(one, torch.Tensor) and one.dim() > 1]
+        if not all(one.shape[:-1] == x.shape[:-1] and one.is_contiguous() for one in tensors):
+            return inputs
+        return [one.flatten(0, -2) if isinstance(one, torch.Tensor) and one.dim() > 1 else one for one in inputs]
 
     def _of_layer(self, found: Problem, inputs: Sequence[Any]) -> Problem:
         """Return the problem of a layer whose vectors are broadcast as declared."""
@@ -347,24 +389,55 @@ class Linear(Block):
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:  # noqa: ARG002
         """Return whether the tensor goes into the product, in which case it is made contiguous first if need be."""
-        return name in (self._input_names()[self.input_at], self.weight_path, f"{self.layer_path}.bias")
+        layers = (self.layer_path or self.weight_path, *(self.places[at][1] for at in self.others_at))
+        of_layers = [f"{path}.{tensor}" for path in layers for tensor in ("weight", "bias")]
+        return name in (self._input_names()[self.input_at], *(of_layers if self.layer_path else layers))
 
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:  # noqa: ARG002
-        """Map (rows, in_features) to (rows, out_features), or to one value for each row."""
-        values, stacks = self.values(inputs), self._stacks(inputs) if self.other_at >= 0 else None
+        """Map (…, in_features) to (…, out_features), or to one value for each row."""
+        matrices = self._as_matrices(inputs)
+        values, stacks = self.values(matrices), self._stacks(inputs) if self.other_at >= 0 else None
+        joined: Sequence[torch.Tensor] = ()
+        if self.others_at:
+            values, joined = self._of_other_layers(plan, matrices[self.input_at], values)
         of_product = [values[at] for at in self.linear_at] if self.reduces_rows else values
         in_place = self.reduces_rows or bool(plan["in_place"])
         weight, bias = (stacks.weight, None) if stacks else self._weight()
-        x, in_columns = (stacks.x, InColumns(*self.in_columns)) if stacks else (inputs[self.input_at], None)
-        operands = (plan, x, weight, bias, self._exponents)
-        call = LinearCall(*operands, of_product, self.by_columns, in_place, self, in_columns)
+        x, in_columns = (stacks.x, InColumns(*self.in_columns)) if stacks else (matrices[self.input_at], None)
+        operands = (plan, x, weight, bias, self._exponents, of_product)
+        call = LinearCall(*operands, self.by_columns, in_place, self, in_columns, joined)
         made = self._elements(call)
         made = self._of_rows(plan, made, values) if self.reduces_rows else made
-        if stacks is None:
-            return made
-        shape = (*stacks.shape[:-1], *(made.shape[1:] if self.reduces_rows else stacks.shape[-1:]))
+        before = stacks.shape[:-1] if stacks else inputs[self.input_at].shape[:-1]
+        shape = (*before, *(stacks.shape[-1:] if stacks and not self.reduces_rows else made.shape[1:]))
         # To autograd what a kernel makes is no view of another tensor.
         return made if made.shape == shape else torch.ops.aten._unsafe_view(made, shape)
+
+    def _of_other_layers(
+        self, plan: Plan, x: torch.Tensor, values: Sequence[Any]
+    ) -> tuple[list[Argument], list[torch.Tensor]]:
+        """Return the functions' operands with the values of other layers; or, where the product's kernel makes these
+        too, with their biases, and their weights."""
+        made, others = list(values), [self._of(values[at]) for at in self.others_at]
+        if self.joins and half_product.multiplies_halves(str(plan["product"]), plan.problem):
+            for at, (_, bias) in zip(self.others_at, others, strict=True):
+                made[at] = None if bias is None else bias.contiguous()
+            return made, [weight for weight, _ in others]
+        unread = [None if at in self.others_at else one for at, one in enumerate(values)]
+        of_product = [] if self.reduces_rows else unread
+        for at, (weight, bias), exponents in zip(self.others_at, others, self._other_exponents, strict=True):
+            keeper = KeeperOf(self, self.places[at][1])
+            operands = (plan, x, weight, bias, exponents, of_product)
+            made[at] = self._plain(LinearCall(*operands, self.by_columns, in_place=False, model=keeper))
+        return made, []
+
+    def _plain(self, call: LinearCall) -> torch.Tensor:
+        """Return the values of another layer, to which no function is applied."""
+        whole = (False,) if self.joins else ()
+        if not has_passes(str(call.plan["product"])):
+            return own_output(call, whole).values
+        product = library_product(call.plan, call.model, call.weight, call.bias, call.x)
+        return pass_over(call, product, call.bias, *whole) if product.is_partial else product.first
 
     def trained_forwards(self, plan: Plan) -> list[Callable[..., torch.Tensor]]:
         """Return the reference's forward with its layer's products, or the function behind it too, by kernels."""
@@ -395,12 +468,13 @@ class Linear(Block):
             constants = [call.values[at] for at in self.constants_at]
             finishes = not self.reduces_rows and self.finish != "value"
             return normalised(call, Norm(self, attrgetter(self.batch_norm_at)(self), constants, finishes))
+        whole = (True,) if self.joins else ()
         if not has_passes(str(call.plan["product"])):
-            return own_output(call).values
+            return own_output(call, whole).values
         product = library_product(call.plan, self, call.weight, call.bias, call.x, call.in_columns)
         if not (product.is_partial or self.triangle) and (self.reduces_rows or self.is_plain):
             return product.first
-        return pass_over(call, product, call.bias)
+        return pass_over(call, product, call.bias, *whole)
 
     def _of_rows(self, plan: Plan, matrix: torch.Tensor, values: Sequence[Any]) -> torch.Tensor:
         """Compute the output from the matrix row by row."""
@@ -414,11 +488,14 @@ class Linear(Block):
 
     def _weight(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the weight (out_features, in_features), and the bias."""
+        return self._of(attrgetter(self.layer_path or self.weight_path)(self))
+
+    def _of(self, layer: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the weight (out_features, in_features), and the bias, of a layer: of a module, or of a parameter."""
         if self.layer_path:
-            weight, bias = own_tensors(attrgetter(self.layer_path)(self), "weight", "bias")
+            weight, bias = own_tensors(layer, "weight", "bias")
             return weight, bias
-        weight = attrgetter(self.weight_path)(self)
-        return (weight.t() if self.is_transposed else weight), None
+        return (layer.t() if self.is_transposed else layer), None
 
 
 def _is_whole(product_slices: int) -> bool:
@@ -430,7 +507,9 @@ def _does_not_normalise(normalisation: str) -> bool:
 
 
 def _work(axes: Axes, problem: Problem) -> Work:
-    """Return the least work: matrices cross memory once, and 2·rows·in·out operations plus a few for each element."""
+    """Return the least work: matrices cross memory once, and 2·rows·in·out operations of each layer plus a few for each
+    element."""
     matrices = {name: names for name, names in axes.items() if isinstance(names, tuple) and len(names) == 2}
     rows, inputs, outputs = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
-    return Work(Work.of_axes(problem, matrices).bytes, operations=2 * rows * inputs * outputs)
+    layers = sum({*names} == {"in_features", "out_features"} for names in matrices.values())
+    return Work(Work.of_axes(problem, matrices).bytes, operations=2 * layers * rows * inputs * outputs)

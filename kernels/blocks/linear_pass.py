@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.kernels.runtime.derived import Keeper
 from tunebench.kernels.shared.parts_product import Product
 from tunebench.kernels.shared.products import has_passes, own_product
 from tunebench.kernels.shared.split_product import InColumns, RowExponents, Unfit, is_fused
@@ -38,6 +38,7 @@ class LinearCall(NamedTuple):
         in_place: whether a pass writes over the product that it reads.
         model: whose cache keeps what is made of the weight alone.
         in_columns: how two inputs lie in memory; None of a layer.
+        joined: the weights of other layers whose values the same kernel makes of x.
     """
 
     plan: Plan
@@ -48,8 +49,9 @@ class LinearCall(NamedTuple):
     values: Sequence[Argument]
     by_columns: bool
     in_place: bool
-    model: TunedModule
+    model: Keeper
     in_columns: InColumns | None = None
+    joined: Sequence[torch.Tensor] = ()
 
 
 def elements_space() -> Tuned:
@@ -91,7 +93,7 @@ def pass_over(call: LinearCall, product: Product, bias: torch.Tensor | None, *no
 
     Args:
         bias: what to add to partial products.
-        norm: what the source's normalisation takes.
+        norm: what the source's normalisation takes, or, where it reads other layers, whether it is applied.
     """
     plan, memory = call.plan, product.memory
     output = memory if call.in_place else torch.empty_like(memory)
@@ -118,14 +120,14 @@ def own_output(call: LinearCall, norm: Sequence[Argument] = (), behind: Sequence
     """Compute a product by a kernel of ours, with all that follows in its epilogue.
 
     Args:
-        norm: what the source's normalisation takes.
+        norm: as of `pass_over`.
         behind: what its product takes last.
     """
     slices = call.plan.integer("product_slices") if call.in_columns and is_fused(str(call.plan["product"])) else 1
     output = call.x.new_empty(slices * call.x.shape[:-1].numel(), call.weight.shape[-2])
     offset = None if call.bias is None else call.bias.contiguous()
     epilogue = (offset, output, *norm, *call.values, *behind)
-    operands = (call.weight, call.x, call.exponents)
+    operands = ((call.weight, *call.joined), call.x, call.exponents)
     unfit = own_product(call.plan, call.model, *operands, *epilogue, in_columns=call.in_columns)
     if slices > 1:
         output = pass_over(call, Product(output.view(slices, -1, output.shape[1])), None)

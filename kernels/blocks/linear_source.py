@@ -21,9 +21,10 @@ struct Arguments {{
     template <int width> __device__ __forceinline__ Columns<width> columns(long long feature) const {{
         return {{{column_values}}};
     }}
-    template <int width> __device__ __forceinline__ Elements<width> elements(long long position) const {{
+    template <int width>
+    __device__ __forceinline__ Elements<width> elements(long long position, const Columns<width>&) const {{
         return {{{element_values}}};
-    }}
+    }}{joined}
     template <int width>
     __device__ __forceinline__ accumulator_t before(accumulator_t value, const Columns<width>& columns, const Row& row,
                                                     const Elements<width>& elements, int i) const {{
@@ -36,6 +37,13 @@ struct Arguments {{
     }}
 }};
 """
+
+_JOINED = """
+    template <int width>
+    __device__ __forceinline__ Elements<width> elements(long long position, const Columns<width>& columns,
+                                                        const Numbers<width>* products) const {{
+        return {{{element_values}}};
+    }}"""
 
 _AFFINE = """
 // The function before the normalisation as multiplier · value + offset; 1 and 0 where it is not affine.
@@ -71,12 +79,13 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
 }}
 
 extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUSTER(product_cluster)
-    half_product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, long long x_rows,
-                 long long w_rows, long long depth, const scalar_t* __restrict__ linear_bias,
+    half_product(const __grid_constant__ TensorMap x, {maps},
+                 long long x_rows, long long w_rows, long long depth, const scalar_t* __restrict__ linear_bias,
                  scalar_t* __restrict__ output{parameters}) {{
 #if TUNEBENCH_HOPPER
     if constexpr (fused_halves) {{
-        half_product_of_block(x, w, ProductShape{{x_rows, w_rows, depth}},
+        const TensorMap* const weights[] = {{{weights}}};
+        half_product_of_block(x, weights, ProductShape{{x_rows, w_rows, depth}},
                               ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, true}});
     }}
 #endif
@@ -89,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(half_stream_threads, 1) TUNEBENCH_C
 #if TUNEBENCH_HOPPER
     if constexpr (streams_halves) {{
         half_stream_of_block(x, w, rows, features, depth,
-                             ProductEpilogue<Behind>{{{behind}, linear_bias, output, features, true}});
+                             ProductEpilogue<Behind>{{{behind}, linear_bias, output, features, {of_layers}}});
     }}
 #endif
 }}
@@ -140,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(block_size)
     behind_product({product_parameters}, scalar_t* output, long long rows, long long features{parameters}) {{
     begin_launch();
     {product}
-    {pass_over}(product, output, {behind});
+    {pass_over}(product, output, {behind}, {whole});
 }}
 """
 
@@ -204,7 +213,8 @@ class LinearSource:
     Attributes:
         owner: the class, for the compiler's messages.
         before, behind: device functions of `value`: before a normalisation, and behind it.
-        used: what they read besides, in the order of the kernels' parameters.
+        used: what they read besides, in the order of the kernels' parameters. In the place of another layer's values
+            the fused product of half types, which makes these too, has that layer's bias.
         batch_norm: whether that normalisation is a BatchNorm.
         inputs: how two inputs lie, whose product it is; None of a layer.
         triangle: what is kept of the product: `upper`, `lower`, or all where it is empty.
@@ -222,6 +232,11 @@ class LinearSource:
     def by_columns(self) -> bool:
         """Whether what becomes of a value depends on its column or its row, or is read with what does."""
         return self.batch_norm or bool(self._of(Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_TENSOR))
+
+    @property
+    def joins(self) -> bool:
+        """Whether the functions read the values of other layers."""
+        return bool(self._of(Kind.LAYER))
 
     @property
     def affine(self) -> tuple[str, str] | None:
@@ -262,18 +277,27 @@ class LinearSource:
     def _arguments(self) -> str:
         """Return the structure through which passes and epilogues read the functions' operands."""
         rows, features, elements = (self._of(one) for one in (Kind.PER_ROW, Kind.PER_FEATURE, Kind.ELEMENT))
-        singles = self._of(Kind.PER_TENSOR)
+        singles, layers = self._of(Kind.PER_TENSOR), self._of(Kind.LAYER)
+        values = [f"numbers<width>({_member(one)} + position)" for one in elements]
+        made = [f"biased(products[{at}], columns.{_member(one)})" for at, one in enumerate(layers)]
         return _ARGUMENTS.format(
             members="\n".join(f"    {_type_of(one)} {_member(one)};" for one in self.used),
             row_members=" ".join(f"accumulator_t {_member(one)};" for one in (*rows, *singles)),
-            column_members=" ".join(f"Numbers<width> {_member(one)};" for one in features),
-            element_members=" ".join(f"Numbers<width> {_member(one)};" for one in elements),
+            column_members=" ".join(
+                [f"Numbers<width> {_member(one)};" for one in features]
+                + [f"Pack<scalar_t, width> {_member(one)};" for one in layers]
+            ),
+            element_members=" ".join(f"Numbers<width> {_member(one)};" for one in (*elements, *layers)),
             row_values=", ".join(
                 [f"accumulator_t({_member(one)}[number])" for one in rows]
                 + [f"accumulator_t(*{_member(one)})" for one in singles]
             ),
-            column_values=", ".join(f"numbers<width>({_member(one)} + feature)" for one in features),
-            element_values=", ".join(f"numbers<width>({_member(one)} + position)" for one in elements),
+            column_values=", ".join(
+                [f"numbers<width>({_member(one)} + feature)" for one in features]
+                + [f"bias_of_layer<width>({_member(one)}, feature)" for one in layers]
+            ),
+            element_values=", ".join([*values, *(f"numbers<width>({_member(one)} + position)" for one in layers)]),
+            joined=_JOINED.format(element_values=", ".join([*values, *made])) if layers else "",
             values=", ".join(["value", *(_value_of(one) for one in self.used)]),
         )
 
@@ -294,19 +318,22 @@ class LinearSource:
         return f"{text}using Behind = Chain<Arguments, Norm>;\n{entry_points}"
 
     def _pass(self) -> str:
-        of_batch = ", bool of_batch" if self.batch_norm else ""
+        own = ", bool of_batch" if self.batch_norm else ", bool whole" if self.joins else ""
         return _PASS.format(
             product_parameters=_PRODUCT_PARAMETERS,
             product=_PRODUCT,
-            parameters=f"{self._norm_parameters}{of_batch}{self._own_parameters}",
+            parameters=f"{self._norm_parameters}{own}{self._own_parameters}",
             pass_over=f"pass_over_{'columns<rows' if self.by_columns else 'elements<vectors'}_per_thread>",
             behind=self._behind("of_batch"),
+            whole="whole" if self.joins else "true",
         )
 
     def _products(self) -> str:
-        """In train mode a product of our own is not normalised yet: `whole` is false. So it is of slices."""
-        whole, moments = (", bool whole", ", void* moments") if self.batch_norm else ("", "")
-        of_inputs = self.inputs is not None
+        """In train mode a product of our own is not normalised yet: `whole` is false. So it is of slices, and of layers
+        whose values another one's functions read."""
+        has_whole, moments = self.batch_norm or self.joins, ", void* moments" if self.batch_norm else ""
+        of_inputs, whole = self.inputs is not None, ", bool whole" if has_whole else ""
+        weights = ["w", *(f"{_member(one)}w" for one in self._of(Kind.LAYER))]
         return _PRODUCTS.format(
             of_inputs=", long long products, long long whole_depth" if of_inputs else "",
             products=", products" if of_inputs else "",
@@ -314,8 +341,11 @@ class LinearSource:
             whole_depth="whole_depth" if of_inputs else "depth",
             parameters=f"{self._norm_parameters}{whole}{self._own_parameters}{moments}",
             behind=self._behind("false"),
-            of_whole="whole" if self.batch_norm else "true",
-            whole="whole" if self.batch_norm else "whole_depth == depth" if of_inputs else "true",
+            maps=", ".join(f"const __grid_constant__ TensorMap {one}" for one in weights),
+            weights=", ".join(f"&{one}" for one in weights),
+            of_whole="whole" if has_whole else "true",
+            of_layers="whole" if self.joins else "true",
+            whole="whole" if has_whole else "whole_depth == depth" if of_inputs else "true",
             fused_product=_FUSED_WITH_MOMENTS if self.batch_norm else _FUSED,
         )
 
@@ -354,4 +384,4 @@ def _value_of(operand: Operand) -> str:
         return member
     if operand.kind is Kind.PER_FEATURE:
         return f"columns.{member}.of[i]"
-    return f"elements.{member}.of[i]" if operand.kind is Kind.ELEMENT else f"row.{member}"
+    return f"elements.{member}.of[i]" if operand.kind in (Kind.ELEMENT, Kind.LAYER) else f"row.{member}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -20,6 +20,37 @@ Source = torch.Tensor | nn.Module
 
 
 _is_cuda = attrgetter("is_cuda")
+
+
+class Keeper(Protocol):
+    """Whoever keeps what is derived from weights, as a `TunedModule` does while it is frozen."""
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it is kept between calls."""
+
+    def derived(
+        self, name: str, make: Callable[[], Derived], sources: Sequence[Source], settings: Hashable = ()
+    ) -> Derived:
+        """See `TunedModule.derived`."""
+
+
+class KeeperOf(NamedTuple):
+    """A keeper whose names are one part's own, such as a layer's, of a module that has several of its kind."""
+
+    keeper: Keeper
+    part: str
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it is kept between calls."""
+        return self.keeper.is_frozen
+
+    def derived(
+        self, name: str, make: Callable[[], Derived], sources: Sequence[Source], settings: Hashable = ()
+    ) -> Derived:
+        """See `TunedModule.derived`."""
+        return self.keeper.derived(f"{name} of {self.part}", make, sources, settings)
 
 
 class DerivedTensors:

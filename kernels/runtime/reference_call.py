@@ -249,7 +249,7 @@ def identify(
 def _is_named(tensor: torch.Tensor, name: str, axes: Axes | None) -> bool:
     """Return whether axes name the dimensions of an input; one name is that of its number of elements."""
     names = () if axes is None else axes.get(name)
-    return isinstance(names, tuple) or (names is not None and tensor.dim() == 1)
+    return names is not None and tensor.dim() == (len(names) if isinstance(names, tuple) else 1)
 
 
 def _is_told(tensor: torch.Tensor, problem: Problem) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -69,8 +70,18 @@ class _Geometry(NamedTuple):
     shared: int
 
 
-def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
-    columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
+def tiles_hold(layers: int) -> Constraint:
+    """Require that a tile has as many features of each of so many layers, and each block of a cluster its copies."""
+
+    def hold(product: str, product_columns: int, product_cluster: int, problem: Problem) -> bool:
+        of_copy = layers * product_cluster * _COLUMNS_OF_MAP
+        return not multiplies_halves(product, problem) or product_columns % of_copy == 0
+
+    return Constraint("tiles_of_halves_hold_all_layers", hold)
+
+
+def _geometry(plan: Plan, rows: int, features: int, depth: int, layers: int) -> _Geometry:
+    columns, cluster = plan.integer("product_columns") // layers, plan.integer("product_cluster")
     row, groups = 2 * depth, features // _COLUMNS_OF_MAP
     one = (row, row, row)
     return _Geometry(
@@ -84,22 +95,23 @@ def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
             _LINE_BYTES,
         ),
         blocks=blocks_of_product(ceil_div(features, columns), rows, cluster, plan.device),
-        shared=_shared_bytes(columns, plan.integer("product_stages")),
+        shared=_shared_bytes(plan.integer("product_columns"), plan.integer("product_stages")),
     )
 
 
-def half_product(plan: Plan, x: torch.Tensor, weight: torch.Tensor, *epilogue: Argument) -> None:
-    """Launch x · weightᵀ with the source's epilogue on torch's current stream.
+def half_product(plan: Plan, x: torch.Tensor, weights: Sequence[torch.Tensor], *epilogue: Argument) -> None:
+    """Launch x · weightᵀ of each weight with the source's epilogue, which joins them, on torch's current stream.
 
     Args:
         x: (rows, depth), of a half type.
-        weight: (features, depth), of the same, on the same device.
+        weights: (features, depth), of the same, on the same device, as many as the source has layers.
         epilogue: what the source's `half_product` takes behind the sizes, the output among it.
     """
-    x, weight = aligned(x), aligned(weight)
-    (rows, depth), features = x.shape, weight.shape[0]
-    found = plan.once(_geometry, rows, features, depth)
-    operands = (TensorMap(x, found.x), TensorMap(weight, found.weight), rows, features, depth)
+    x = aligned(x)
+    (rows, depth), features = x.shape, weights[0].shape[0]
+    found = plan.once(_geometry, rows, features, depth, len(weights))
+    maps = [TensorMap(aligned(one), found.weight) for one in weights]
+    operands: tuple[Argument, ...] = (TensorMap(x, found.x), *maps, rows, features, depth)
     shape = {"blocks": found.blocks, "threads": PRODUCT_THREADS, "shared": found.shared}
     plan.launch("half_product", *operands, *epilogue, **shape, early=bool(plan["early_launches"]))
 

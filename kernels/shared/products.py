@@ -8,10 +8,12 @@ types `include/half_stream.cuh`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.kernels.runtime.derived import Keeper
 from tunebench.kernels.shared import half_product, half_stream, parts_product, split_product, stream_product
 from tunebench.kernels.shared.split_product import InColumns
 from tunebench.tuner.build import Argument
@@ -77,8 +79,8 @@ def limits_of_inputs(in_columns: InColumns) -> tuple[Constraint, ...]:
 
 def own_product(
     plan: Plan,
-    model: TunedModule,
-    weight: torch.Tensor,
+    model: Keeper,
+    weights: Sequence[torch.Tensor],
     x: torch.Tensor,
     exponents: split_product.RowExponents,
     *epilogue: Argument,
@@ -87,6 +89,7 @@ def own_product(
     """Compute a product by a kernel of ours, with what follows in its epilogue.
 
     Args:
+        weights: of the layer; behind it, for the product of half types, of those that its epilogue joins with it.
         exponents: what is kept of the weight's magnitude.
         epilogue: what the source's kernels take behind the sizes: the bias, the output, and what the functions read.
         in_columns: how two inputs lie; None of a layer.
@@ -94,6 +97,7 @@ def own_product(
     Returns:
         the fused product's notes on what it repaired.
     """
+    weight = weights[0]
     if half_stream.streams_halves(str(plan["product"]), plan.problem):
         half_stream.half_stream(plan, x, weight, *epilogue)
         return None
@@ -103,14 +107,14 @@ def own_product(
     if in_columns is not None:
         return split_product.product_of_inputs(plan, x, weight, in_columns, *epilogue)
     if plan.problem.dtype != "float32":
-        half_product.half_product(plan, x, weight, *epilogue)
+        half_product.half_product(plan, x, weights, *epilogue)
         return None
     return split_product.fused_product(plan, x, weight, exponents, *epilogue, model=model)
 
 
 def library_product(
     plan: Plan,
-    model: TunedModule,
+    model: Keeper,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     x: torch.Tensor,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.kernels.runtime.derived import Keeper
 from tunebench.kernels.shared import REPAIR_THREADS
 from tunebench.kernels.shared.early_launches import BEGINS_EARLY, early_launches
 from tunebench.tuner.build import Argument, Within
@@ -299,7 +299,7 @@ def fused_product(
     weight: torch.Tensor,
     exponents: RowExponents,
     *epilogue: Argument,
-    model: TunedModule | None = None,
+    model: Keeper | None = None,
 ) -> Unfit:
     """Launch x · weightᵀ with the source's epilogue on torch's current stream.
 
@@ -398,7 +398,7 @@ def _has_whole_words(weight: torch.Tensor) -> bool:
     return weight.shape[1] % 4 == 0 and weight.data_ptr() % 16 == 0
 
 
-def _is_kept(model: TunedModule | None) -> bool:
+def _is_kept(model: Keeper | None) -> bool:
     """Return whether the weight's parts are kept between calls."""
     return model is not None and model.is_frozen
 
@@ -408,7 +408,7 @@ def tiles_of_both(
     x: torch.Tensor,
     weight: torch.Tensor,
     contiguous: torch.Tensor,
-    model: TunedModule | None,
+    model: Keeper | None,
     late: LateRows | None = None,
 ) -> tuple[Tiles, Tiles]:
     """Return the tiles of x and of the weight, the latter made in every call, or kept while the model is frozen.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.kernels.runtime.derived import Keeper
 from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.constraints import needs
 from tunebench.tuner.device import MOST_BLOCKS, Device, DeviceKind
@@ -133,7 +133,7 @@ class _Streamed(NamedTuple):
     unfit: Argument
 
 
-def stream_product(plan: Plan, model: TunedModule, weight: torch.Tensor, x: torch.Tensor, *epilogue: Argument) -> None:
+def stream_product(plan: Plan, model: Keeper, weight: torch.Tensor, x: torch.Tensor, *epilogue: Argument) -> None:
     """Launch x · weightᵀ with the source's epilogue on torch's current stream.
 
     Args:

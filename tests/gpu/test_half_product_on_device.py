@@ -1,14 +1,17 @@
 """Our products of half types, of many rows and of few, against float64: sizes, addresses, epilogues and graphs."""
 
+import copy
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import pytest
 import torch
 from parts_contract import pin, run
+from torch import nn
 
+from tunebench import blocks
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as ScaleBn
 from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew as Sigmoid
 from tunebench.tuner.configuration import Value
@@ -96,6 +99,41 @@ def test_sizes(geometry: str, make: Any, dtype: torch.dtype) -> None:
         fused(model, x, **GEOMETRIES[geometry])
         found = run(model, x)
         assert_right(model, x, found)
+        assert torch.equal(found, run(model, x))
+
+
+class SwiGLU(nn.Module):
+    """Two layers of one input, joined."""
+
+    def __init__(self, depth: int, features: int, *, has_bias: bool) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(depth, features, bias=has_bias)
+        self.up_proj = nn.Linear(depth, features, bias=not has_bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.silu(self.gate_proj(x)) * self.up_proj(x)
+
+
+class TunedSwiGLU(blocks.Linear, SwiGLU):
+    layer = "gate_proj"
+    other_layers: ClassVar = {"up": "up_proj"}
+    function = "silu(value) * up"
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("has_bias", [False, True], ids=["its bias", "the other's"])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_two_layers_in_one_product(geometry: str, dtype: torch.dtype, *, has_bias: bool) -> None:
+    for rows, depth, features in SIZES:
+        torch.manual_seed(depth + features)
+        model = TunedSwiGLU(depth, features, has_bias=has_bias).cuda().to(dtype)
+        x = drawn(rows, depth, dtype=dtype)
+        fused(model, x, **GEOMETRIES[geometry])
+        found, wanted = run(model, x), run(copy.deepcopy(model).double().reference_forward, x.double())
+        bound = BOUND[dtype]
+        torch.testing.assert_close(
+            found.double(), wanted, rtol=bound, atol=bound * float(wanted.std(correction=0) + 0.1)
+        )
         assert torch.equal(found, run(model, x))
 
 

@@ -49,7 +49,7 @@ def test_every_product_gives_the_references_values(cuda: Device, path: Path, dty
             torch.testing.assert_close(found, wanted, rtol=0.0, atol=tolerance * size, msg=str(configuration))
 
 
-@pytest.mark.parametrize("stem", ["logsumexp_mish", "group_norm_hardtanh", "residual_batch_norm"])
+@pytest.mark.parametrize("stem", ["logsumexp_mish", "group_norm_hardtanh", "residual_batch_norm", "swiglu"])
 def test_a_captured_call_follows_its_inputs(cuda: Device, stem: str) -> None:
     path = next(path for path in EXAMPLES if path.stem == stem)
     factory = load_model(str(path))

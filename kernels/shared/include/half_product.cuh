@@ -1,4 +1,5 @@
-// The product x · wᵀ of half types on Hopper, summed in fp32, with what follows in its epilogue.
+// The product x · wᵀ of half types on Hopper, summed in fp32, with what follows in its epilogue: of one w, or of several that
+// the epilogue joins. Then a tile has as many features of each w, side by side, so that a thread has all values of a feature.
 //
 // The copy engine brings both operands straight from the tensors (TensorMap), 128 bytes of each row at a stage, in the order of
 // the tensor cores' 128-byte swizzle. Rows of x are the tensor core's rows here and features its columns, for halves are
@@ -19,45 +20,53 @@ constexpr int column_run = 8;       // Neighbouring features of a thread,
 constexpr int columns_of_map = 32;  // of so many that the copy engine orders.
 constexpr int line_depth = 128 / sizeof(scalar_t);  // Along K, of one stage.
 constexpr int x_stage_bytes = product_rows * 128;
-constexpr int w_share = product_columns / product_cluster;
 constexpr int halves_stage_bytes = x_stage_bytes + product_columns * 128;
 
-// What a block works on: its first row of x, and its first feature.
-struct HalvesTile {
+// What a block works on, of so many layers: its first row of x, and its first feature.
+template <int layers> struct HalvesTile {
+    static constexpr int features = product_columns / layers;
     long long row, feature;
     __device__ __forceinline__ HalvesTile(unsigned number, const ProductShape& shape, u32 rank) {
         constexpr int rows_of_cluster = product_rows * product_cluster;
         const unsigned clusters = static_cast<unsigned>((shape.x_rows + rows_of_cluster - 1) / rows_of_cluster);
-        const unsigned across = static_cast<unsigned>((shape.w_rows + product_columns - 1) / product_columns);
+        const unsigned across = static_cast<unsigned>((shape.w_rows + features - 1) / features);
         const unsigned cluster = number / product_cluster, of_band = product_band * across;
         const unsigned first = cluster / of_band * product_band;
         const unsigned high = min(clusters - first, static_cast<unsigned>(product_band));
         row = (static_cast<long long>(first + cluster % of_band % high) * product_cluster + rank) * product_rows;
-        feature = static_cast<long long>(cluster % of_band / high) * product_columns;
+        feature = static_cast<long long>(cluster % of_band / high) * features;
+    }
+    static __device__ __forceinline__ unsigned count(const ProductShape& shape) {
+        constexpr int rows_of_cluster = product_rows * product_cluster;
+        return static_cast<unsigned>((shape.x_rows + rows_of_cluster - 1) / rows_of_cluster * product_cluster *
+                                     ((shape.w_rows + features - 1) / features));
     }
 };
 
-__device__ __forceinline__ unsigned halves_tiles(const ProductShape& shape) {
-    constexpr int rows_of_cluster = product_rows * product_cluster;
-    return static_cast<unsigned>((shape.x_rows + rows_of_cluster - 1) / rows_of_cluster * product_cluster *
-                                 ((shape.w_rows + product_columns - 1) / product_columns));
-}
+// The maps of all weights, in the order of their layers.
+template <int layers> using WeightMaps = const TensorMap* const (&)[layers];
 
 // One thread.
+template <int layers>
 __device__ __forceinline__ void bring_halves(unsigned char* shared, u64* full, u64* empty, const TensorMap& x,
-                                             const TensorMap& w, const ProductShape& shape, u32 rank) {
+                                             WeightMaps<layers> w, const ProductShape& shape, u32 rank) {
+    using Tile = HalvesTile<layers>;
+    constexpr int share = Tile::features / product_cluster;
     Position position;
-    for (unsigned number = blockIdx.x; number < halves_tiles(shape); number += gridDim.x) {
-        const HalvesTile tile(number, shape, rank);
-        const int group = static_cast<int>(tile.feature + rank * w_share) / columns_of_map;
+    for (unsigned number = blockIdx.x; number < Tile::count(shape); number += gridDim.x) {
+        const Tile tile(number, shape, rank);
+        const int group = static_cast<int>(tile.feature + rank * share) / columns_of_map;
         for (int k = 0; k < shape.depth; k += line_depth) {
             mbarrier_wait(empty + position.slot, position.parity ^ 1);
             u64* const barrier = full + position.slot;
             unsigned char* const target = shared + position.slot * halves_stage_bytes;
             mbarrier_arrive_expect_tx(barrier, halves_stage_bytes);
             cp_async_bulk_tensor<1>(target, x, {k, static_cast<int>(tile.row), 0, 0, 0}, barrier);
-            cp_async_bulk_tensor<product_cluster>(target + x_stage_bytes + rank * (w_share * 128), w, {k, 0, 0, 0, group},
-                                                  barrier);
+#pragma unroll
+            for (int layer = 0; layer < layers; ++layer) {
+                unsigned char* const of_layer = target + x_stage_bytes + (layer * Tile::features + rank * share) * 128;
+                cp_async_bulk_tensor<product_cluster>(of_layer, *w[layer], {k, 0, 0, 0, group}, barrier);
+            }
             position.advance();
         }
     }
@@ -65,20 +74,30 @@ __device__ __forceinline__ void bring_halves(unsigned char* shared, u64* full, u
 
 // A warpgroup's values of a tile to the epilogue; `row` of x is the thread's first, the other 8 below. Of the tile's features
 // each lane has what is to be known of eight, `mine`.
-template <class Features>
-__device__ __forceinline__ void finish_halves(const float (&sum)[product_columns / 2], long long row, const HalvesTile& tile,
-                                              const ProductShape& shape, const Features& mine) {
+template <int layers, class Features>
+__device__ __forceinline__ void finish_halves(const float (&sum)[product_columns / 2], long long row,
+                                              const HalvesTile<layers>& tile, const ProductShape& shape,
+                                              const Features& mine) {
+    using Values = Pack<float, column_run>;
 #pragma unroll
-    for (int at = 0; at < product_columns; at += columns_of_map) {
+    for (int at = 0; at < tile.features; at += columns_of_map) {
         const Features finish = mine.of_lane(at / column_run + threadIdx.x % 4);
-        Pack<float, column_run> values[2];
+        Values values[2];
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
+            Values products[layers];
 #pragma unroll
-            for (int i = 0; i < column_run; ++i) {
-                values[below].of[i] = sum[at / 2 + i / 2 * 4 + 2 * below + i % 2];
+            for (int i = 0; i < layers * column_run; ++i) {
+                const int layer = i / column_run, column = i % column_run;
+                products[layer].of[column] =
+                    sum[(layer * tile.features + at) / 2 + column / 2 * 4 + 2 * below + column % 2];
             }
-            values[below] = finish.finished(finish.with_bias(values[below]), min(row + 8 * below, shape.x_rows - 1));
+            const long long there = min(row + 8 * below, shape.x_rows - 1);
+            if constexpr (layers == 1) {
+                values[below] = finish.finished(finish.with_bias(products[0]), there);
+            } else {
+                values[below] = finish.finished(finish.with_bias(products[0]), there, products + 1);
+            }
         }
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
@@ -89,10 +108,11 @@ __device__ __forceinline__ void finish_halves(const float (&sum)[product_columns
     }
 }
 
-template <class Epilogue>
+template <int layers, class Epilogue>
 __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full, u64* empty, const ProductShape& shape,
                                                 u32 rank, const Epilogue& epilogue) {
     using Product = Wgmma<product_columns, scalar_t>;
+    using Tile = HalvesTile<layers>;
     const int warpgroup = threadIdx.x / 128 - 1;
     const int lane = threadIdx.x % 32;
     const int row_in_tile = threadIdx.x / 32 % 4 * 16 + warpgroup * 64 + lane / 4;
@@ -100,8 +120,8 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
     const u32 w_base = shared_address(shared) + x_stage_bytes;
     const int stages = static_cast<int>((shape.depth + line_depth - 1) / line_depth);
     Position position;
-    for (unsigned number = blockIdx.x; number < halves_tiles(shape); number += gridDim.x) {
-        const HalvesTile tile(number, shape, rank);
+    for (unsigned number = blockIdx.x; number < Tile::count(shape); number += gridDim.x) {
+        const Tile tile(number, shape, rank);
         float sum[product_columns / 2];
         decltype(epilogue.template neighbours<column_run>(0)) mine;
         int previous = 0;
@@ -132,8 +152,8 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
     }
 }
 
-template <class Epilogue>
-__device__ __forceinline__ void half_product_of_block(const TensorMap& x, const TensorMap& w, const ProductShape& shape,
+template <int layers, class Epilogue>
+__device__ __forceinline__ void half_product_of_block(const TensorMap& x, WeightMaps<layers> w, const ProductShape& shape,
                                                       const Epilogue& epilogue) {
     extern __shared__ __align__(1024) unsigned char swizzled[];
     u64* full = reinterpret_cast<u64*>(swizzled + product_stages * halves_stage_bytes);
@@ -148,7 +168,7 @@ __device__ __forceinline__ void half_product_of_block(const TensorMap& x, const 
         }
     } else {
         setmaxnreg_inc<consumer_registers>();
-        multiply_halves(swizzled, full, empty, shape, rank, epilogue);
+        multiply_halves<layers>(swizzled, full, empty, shape, rank, epilogue);
     }
     __syncthreads();
     cluster_sync();  // A block must not end while the other still sends to it.

@@ -28,6 +28,19 @@ template <int width, typename T> __device__ __forceinline__ Numbers<width> numbe
     return found;
 }
 
+// What a layer adds, where its product is made by the kernel that joins it with another one's (half_product.cuh).
+template <int width> __device__ __forceinline__ Pack<scalar_t, width> bias_of_layer(const scalar_t* bias, long long feature) {
+    if (fused_halves && bias) {
+        return load_pack<width>(bias + feature, width, takes_packs<scalar_t, width>(bias + feature));
+    }
+    return {};
+}
+template <typename V, int width>
+__device__ __forceinline__ V biased(V product, const Pack<scalar_t, width>& bias) {
+    for_each(product, [&](accumulator_t& value, int i) { value = value + accumulator_t(bias.of[i]); });
+    return product;
+}
+
 struct NoNorm {
     template <int width> struct Columns {};
     template <int width> __device__ __forceinline__ Columns<width> columns(long long) const { return {}; }
@@ -53,10 +66,11 @@ template <class Arguments, class Norm = NoNorm> struct Chain {
     }
 
     // The values of `width` neighbouring elements of the product, the first of which is number `position` of them all.
-    template <int width>
+    // `products` are those of other layers (half_product.cuh), where they are not in memory.
+    template <int width, class... Products>
     __device__ __forceinline__ void apply(vector_of<accumulator_t, width>& values, const Columns<width>& columns,
-                                          const Row& row, long long position) const {
-        const auto elements = arguments.template elements<width>(position);
+                                          const Row& row, long long position, const Products*... products) const {
+        const auto elements = arguments.template elements<width>(position, columns.arguments, products...);
         for_each(values, [&](accumulator_t& value, int i) {
             const accumulator_t normalised =
                 norm.template operator()<width>(value, columns.norm, i, [&](accumulator_t given) {
@@ -68,9 +82,11 @@ template <class Arguments, class Norm = NoNorm> struct Chain {
 };
 
 // A pass for functions that ask neither for features nor for rows: a thread does vectors_per_thread vectors, a grid's width
-// apart. The product and `output` may be one buffer. What is left behind the last whole vector is done one by one.
+// apart. The product and `output` may be one buffer. What is left behind the last whole vector is done one by one. Where not
+// `whole`, the product alone is written.
 template <int vectors_per_thread, class Chain>
-__device__ __forceinline__ void pass_over_elements(const Product& product, scalar_t* output, const Chain& chain) {
+__device__ __forceinline__ void pass_over_elements(const Product& product, scalar_t* output, const Chain& chain,
+                                                   bool whole) {
     using vector_t = vector_of<scalar_t, vector_width>;
     const long long count = product.rows * product.features;
     const long long vectors = count / vector_width;
@@ -82,7 +98,9 @@ __device__ __forceinline__ void pass_over_elements(const Product& product, scala
             const long long i = begin + k * width;
             if (i < vectors) {
                 auto values = elements_at<vector_width>(product, i * vector_width);
-                chain.template apply<vector_width>(values, {}, {}, i * vector_width);
+                if (whole) {
+                    chain.template apply<vector_width>(values, {}, {}, i * vector_width);
+                }
                 store<false>(reinterpret_cast<vector_t*>(output) + i, converted<scalar_t, vector_width>(values));
             }
         }
@@ -90,7 +108,9 @@ __device__ __forceinline__ void pass_over_elements(const Product& product, scala
     const long long rest = vectors * vector_width + thread;
     if (rest < count) {
         vector_of<accumulator_t, 1> value = elements_at<1>(product, rest);
-        chain.template apply<1>(value, {}, {}, rest);
+        if (whole) {
+            chain.template apply<1>(value, {}, {}, rest);
+        }
         output[rest] = scalar_t(value);
     }
 }
@@ -98,7 +118,8 @@ __device__ __forceinline__ void pass_over_elements(const Product& product, scala
 // A pass for all others: a thread owns vector_width neighbouring columns of rows_per_thread rows. The product and `output`
 // may be one buffer. The host sees to it that the features are a multiple of vector_width.
 template <int rows_per_thread, class Chain>
-__device__ __forceinline__ void pass_over_columns(const Product& product, scalar_t* output, const Chain& chain) {
+__device__ __forceinline__ void pass_over_columns(const Product& product, scalar_t* output, const Chain& chain,
+                                                  bool whole) {
     using vector_t = vector_of<scalar_t, vector_width>;
     const long long column = (static_cast<long long>(blockIdx.x) * block_size + threadIdx.x) * vector_width;
     if (column >= product.features) {
@@ -114,7 +135,9 @@ __device__ __forceinline__ void pass_over_columns(const Product& product, scalar
             if (row < product.rows) {
                 const long long position = row * product.features + column;
                 auto values = elements<vector_width>(product, product_columns, row, position);
-                chain.template apply<vector_width>(values, columns, chain.arguments.row(row), position);
+                if (whole) {
+                    chain.template apply<vector_width>(values, columns, chain.arguments.row(row), position);
+                }
                 // As an array of vectors: of `output + position` NVRTC does not see the alignment,
                 // and stores element by element.
                 store<false>(reinterpret_cast<vector_t*>(output) + position / vector_width,
@@ -143,19 +166,19 @@ template <class Chain> struct ProductEpilogue {
         Pack<scalar_t, width> bias;
         long long feature, features;
         bool whole;
-        __device__ __forceinline__ Values with_bias(Values product) const {
-            for_each(product, [&](accumulator_t& value, int i) { value = value + accumulator_t(bias.of[i]); });
-            return product;
-        }
+        __device__ __forceinline__ Values with_bias(Values product) const { return biased(product, bias); }
         // `place` is that of the row's first element.
-        __device__ __forceinline__ Values finished(Values product, long long row, long long place) const {
+        template <class... Products>
+        __device__ __forceinline__ Values finished(Values product, long long row, long long place,
+                                                   const Products*... products) const {
             if (whole) {
-                chain.template apply<width>(product, columns, chain.arguments.row(row), place + feature);
+                chain.template apply<width>(product, columns, chain.arguments.row(row), place + feature, products...);
             }
             return product;
         }
-        __device__ __forceinline__ Values finished(Values product, long long row) const {
-            return finished(product, row, row * features);
+        template <class... Products>
+        __device__ __forceinline__ Values finished(Values product, long long row, const Products*... products) const {
+            return finished(product, row, row * features, products...);
         }
         __device__ __forceinline__ void write(Values values, long long row) const { put(values, row * features); }
         __device__ __forceinline__ void put(Values values, long long place) const {

@@ -76,7 +76,7 @@ __device__ __forceinline__ void batch_statistics_of_block(const Product& product
     const auto columns = arguments.template columns<1>(inside ? column : 0);
     const ProductColumns<1> product_columns(product, inside ? column : 0);
     const auto function = [&](accumulator_t value, long long row, long long position) {
-        const auto elements = arguments.template elements<1>(position);
+        const auto elements = arguments.template elements<1>(position, columns);
         return arguments.template before<1>(value, columns, arguments.row(row), elements, 0);
     };
 
@@ -199,7 +199,7 @@ template <class Chain> struct MomentsEpilogue : ProductEpilogue<Chain> {
             const long long feature = exists[below] ? row + 8 * below : 0;
             const auto columns = arguments.template columns<1>(feature);
             const auto of_function = [&](float value, int place) {
-                const auto elements = arguments.template elements<1>((begin + place) * this->features + feature);
+                const auto elements = arguments.template elements<1>((begin + place) * this->features + feature, columns);
                 return arguments.template before<1>(value, columns, arguments.row(begin + place), elements, 0);
             };
             // Of distances from the first value: where all are equal, the mean is exactly they.

@@ -12,7 +12,7 @@ from torch import fx, nn
 from tunebench.kernels import blocks
 from tunebench.studies.writing.new.core import Core, Text, around, cut, result_of
 from tunebench.studies.writing.new.hidden_names import hidden_names
-from tunebench.studies.writing.new.layers import LAYERS, Layer, layers
+from tunebench.studies.writing.new.layers import LAYERS, Layer, beside, layers
 from tunebench.studies.writing.new.norms import RowsOf
 from tunebench.studies.writing.new.python_text import UnwritableError
 from tunebench.studies.writing.new.reduce import RowTranslator, keepdim_of, rows_of
@@ -26,6 +26,8 @@ BLOCKS = ("pointwise", "rows", "linear", "conv")
 """The names that `--block` takes."""
 
 _CLASSES = {"pointwise": "Pointwise", "rows": "Rows", "linear": "Linear", "conv": "Conv"}
+_OF_ANY_SHAPE = ("per_feature", "per_tensor")
+"""The kinds of operands behind a layer whose input has more than two dimensions."""
 _KINDS = {
     "pointwise": ("per_feature", "per_row", "per_channel", "per_tensor"),
     "linear": ("per_feature", "per_row", "per_tensor"),
@@ -180,7 +182,9 @@ class _LinearWriter(_LayerWriter):
     """The writer of `Linear`, which has a function, then a normalisation or reductions, then another function."""
 
     def __init__(self, traced: Traced, layer: Layer, given: Given, kinds: Collection[str]) -> None:
-        super().__init__(traced, layer, given, kinds)
+        self.is_wide = not layer.is_of_inputs and len(shape_of(layer.node) or ()) > 2
+        super().__init__(traced, layer, given, _OF_ANY_SHAPE if self.is_wide else kinds)
+        self.translator.other_layers = beside(layer, layers(traced, "linear"))
         self.function: str | None = None
         self.behind: Text = []
         self.triangle: Text = []
@@ -193,18 +197,26 @@ class _LinearWriter(_LayerWriter):
             if len(node.args) > 1 or node.kwargs or not alone or shape is None or len(shape) > 2:
                 raise UntranslatedError(called(node, self.traced.model))
             self.triangle = [("triangle", kept)]
+            self.translator.other_layers = {}
             self.translator.values[node] = Value("value")
             return
         layer = self.traced.model.get_submodule(str(node.target)) if node.op == "call_module" else None
         attribute = _NORMS_BEHIND.get(type(layer))
+        is_of_rows = attribute is not None or rows_of(node, self.traced) is not None
+        if is_of_rows and self.is_wide:
+            raise UntranslatedError(f"{called(node, self.traced.model)} behind a layer of more than two dimensions")
         if attribute is not None:
             if self.function is not None:
                 raise UntranslatedError(f"a second {type(layer).__name__}")
+            if isinstance(layer, nn.BatchNorm1d):
+                if "other_layers" in self.translator.operands.by_attribute:
+                    raise UntranslatedError("BatchNorm1d behind several layers")
+                self.translator.other_layers = {}
             self._end(_input_of(node))
             self.behind = [(attribute, str(node.target))]
             self.translator.values = {node: Value("value")}
             return
-        if rows_of(node, self.traced) is not None:
+        if is_of_rows:
             if self.behind and self.behind[0][0] == "group_norm_at":
                 raise UntranslatedError(f"{called(node, self.traced.model)} behind GroupNorm")
             if self.function is None:

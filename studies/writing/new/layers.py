@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +15,7 @@ from tunebench.studies.writing.new.trace import Traced, shape_of
 LAYERS: Mapping[str, tuple[type[nn.Module], ...]] = {"linear": (nn.Linear,), "conv": images.LAYERS}
 """The modules that each block with a layer takes."""
 
-_DIMENSIONS = {"linear": (2,), "conv": (3, 4, 5)}
+_LEAST_DIMENSIONS = {"linear": 2, "conv": 3}
 _PRODUCTS = (torch.matmul, torch.mm, torch.bmm, operator.matmul, "matmul", "mm", "bmm", "__matmul__")
 _TRANSPOSED = (torch.t, torch.transpose, torch.swapaxes, "t", "transpose", "swapaxes")
 _PERMUTED = (torch.permute, "permute")
@@ -66,9 +66,19 @@ def layers(traced: Traced, block: str) -> list[Layer]:
     for node in traced.graph.nodes:
         layer = _module(traced, node, block) or (_product(node) if block == "linear" else None)
         made = shape_of(node)
-        if layer is not None and made is not None and (layer.is_of_inputs or len(made) in _DIMENSIONS[block]):
+        if layer is not None and made is not None and len(made) >= _LEAST_DIMENSIONS[block]:
             found.append(layer)
     return sorted(found, key=lambda layer: layer.operations, reverse=True)
+
+
+def beside(first: Layer, found: Sequence[Layer]) -> dict[fx.Node, Layer]:
+    """Return the layers, by their nodes, that a block takes with the first one: of its kind, input and size."""
+
+    def kind(layer: Layer) -> tuple[object, ...]:
+        return layer.given, shape_of(layer.node), layer.is_product, layer.is_transposed, layer.is_of_inputs
+
+    alike = [one.as_product() if first.is_product else one for one in found if not first.is_of_inputs]
+    return {one.node: one for one in alike if one.node is not first.node and kind(one) == kind(first)}
 
 
 def _module(traced: Traced, node: fx.Node, block: str) -> Layer | None:
@@ -83,7 +93,7 @@ def _module(traced: Traced, node: fx.Node, block: str) -> Layer | None:
     assert isinstance(module.weight, torch.Tensor)
     multiplied = shape_of(given) if getattr(module, "transposed", False) else made
     assert multiplied is not None
-    operations = module.weight.numel() * (multiplied.numel() // multiplied[1])
+    operations = module.weight.numel() * (multiplied.numel() // multiplied[-1 if block == "linear" else 1])
     path = str(node.target)
     return Layer(node, given, path, False, True, None if module.bias is None else f"{path}.bias", operations)
 
@@ -107,11 +117,10 @@ def _product(node: fx.Node) -> Layer | None:
     made, path = shape_of(node), _path_of(weight)
     if path is None or made is None or not isinstance(given, fx.Node) or not isinstance(weight, fx.Node):
         return None
-    shapes = shape_of(given), shape_of(weight)
-    if any(shape is None or len(shape) != 2 for shape in shapes) or (bias is not None and _path_of(bias) is None):
+    taken, of_weight = shape_of(given) or (), shape_of(weight) or ()
+    if len(taken) < 2 or len(of_weight) != 2 or (bias is not None and _path_of(bias) is None):
         return None
-    assert shapes[0] is not None
-    return Layer(node, given, path, True, is_transposed, _path_of(bias), made.numel() * shapes[0][1])
+    return Layer(node, given, path, True, is_transposed, _path_of(bias), made.numel() * taken[-1])
 
 
 def _of_inputs(node: fx.Node, x: object, is_turned: bool, weight: object, is_transposed: bool) -> Layer | None:

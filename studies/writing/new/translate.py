@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from tunebench.studies.writing.new.layers import called_diagonal
+from tunebench.studies.writing.new.layers import Layer, called_diagonal
 from tunebench.studies.writing.new.named_numbers import NamedInteger, NamedNumber
 from tunebench.studies.writing.new.operations import (
     BINARY,
@@ -69,6 +69,9 @@ class Translator:
         kinds: of the operands that the block takes.
         whole: arguments of `forward` that it takes an element of, where they have this shape.
         keeps_parts: whether a value that is used more than once becomes a statement of its own.
+
+    Attributes:
+        other_layers: those whose values the block makes as it does the anchor's.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Translator:
         self._kinds = kinds
         self._whole = whole
         self.keeps_parts = keeps_parts
+        self.other_layers: Mapping[fx.Node, Layer] = {}
         self._parts = 0
 
     def value(self, argument: Any) -> Value:
@@ -151,6 +155,11 @@ class Translator:
         """A parameter, a buffer, an argument of `forward`, or what none of the anchor's values is needed for."""
         if self._anchor in ancestors(node) or node is self._anchor:
             raise UntranslatedError(f"a value of {called(node, self._traced.model)}")
+        if (layer := self.other_layers.get(node)) is not None:
+            name = self.operands.name("other_layers", layer.path)
+            if not layer.is_product or layer.bias is None:
+                return Value(name)
+            return Value(f"{name} + {self.operands.name('per_feature', layer.bias)}", binds=SUM)
         given = _widened(node) or node
         if given.op in ("placeholder", "get_attr"):
             return self._tensor(given, shape_of(node))

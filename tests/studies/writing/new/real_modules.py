@@ -98,7 +98,7 @@ class Model(nn.Module):
         "torch.randn(16, 32)",
         "[32, 64]",
         block="Linear",
-        left=("Linear", "mul"),
+        left=("Linear",),
     ),
     "SwiGLU of sequences": RealModule(
         """
@@ -114,7 +114,8 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 16, 32)",
         "[32, 64]",
-        reason="a kernel of silu alone is no faster than torch's",
+        block="Linear",
+        left=("Linear",),
     ),
     "packed GEGLU": RealModule(
         """
@@ -129,7 +130,8 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 16, 32)",
         "[32, 64]",
-        reason="the model needs Linear both in front of a kernel and behind it",
+        block="Linear",
+        left=("chunk", "getitem", "gelu", "mul"),
     ),
     "rotary embedding": RealModule(
         """
@@ -271,8 +273,8 @@ class Model(nn.Module):
 """,
         "torch.randn(4, 8, 32), torch.randn(4, 8, 32)",
         "[32, 0.1]",
-        block="Rows",
-        left=("Linear", "Dropout"),
+        block="Linear",
+        left=("Dropout", "add", "LayerNorm"),
     ),
     "functional dropout": RealModule(
         """
@@ -490,7 +492,11 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 32)",
         "[32, 4]",
-        reason="the model needs Linear both in front of a kernel and behind it",
+        block="Linear",
+        left=(
+            *("floordiv", "view", "permute", "unbind", "getitem", "transpose", "matmul", "sqrt", "truediv", "mul"),
+            *("softmax", "reshape", "Linear"),
+        ),
     ),
     "a block of a residual network": RealModule(
         """
