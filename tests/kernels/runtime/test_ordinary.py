@@ -224,8 +224,8 @@ def test_what_torchscript_cannot_read_is_one_line() -> None:
 def test_choices_say_why_the_reference_ran() -> None:
     _, tuned, inputs = pair("gemm_sigmoid_residual")
     with torch.no_grad():
-        tuned(inputs[0].reshape(2, 3, 7))
-        assert "3 dimensions" in tuned.choices[None, None].reason
+        tuned(inputs[0][0])
+        assert "1 dimensions" in tuned.choices[None, None].reason
 
 
 def test_the_gates_memory_does_not_keep_a_kernel_from_running() -> None:

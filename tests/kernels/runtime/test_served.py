@@ -92,7 +92,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "an attribute": lambda model: setattr(model, "flag", 2),
     "a new attribute": lambda model: setattr(model, "other", 2),
     "a parameter": lambda model: setattr(model, "weight", nn.Parameter(torch.rand(1))),
-    "a parameter's data": lambda model: setattr(model.weight, "data", torch.rand(2)),
+    "a parameter's data": lambda model: setattr(model.weight, "data", torch.rand(5)),
     "requires_grad": lambda model: model.weight.requires_grad_(False),
     "a parameter that is new": lambda model: model.register_parameter("new", nn.Parameter(X)),
     "a buffer": lambda model: setattr(model, "calls", torch.zeros(1)),

@@ -303,7 +303,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 32)",
         "[8]",
-        reason="a kernel of gelu alone is no faster than torch's",
+        block="Conv",
     ),
     "grouped Conv1d, gated": RealModule(
         """
@@ -318,7 +318,8 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 32)",
         "[8]",
-        reason="'x' is not contiguous",
+        block="Conv",
+        left=("getitem", "silu", "mul", "sigmoid"),
     ),
     "in place on an argument": RealModule(
         """
