@@ -45,9 +45,9 @@ extern "C" __global__ void __launch_bounds__(implicit_gemm_threads, 1)
 extern "C" __global__ void __launch_bounds__(direct_block_size)
     direct_convolution(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight,
                        scalar_t* __restrict__ output, {tensors}, const float* __restrict__ factors,
-                       {numbers}long long samples, long long out_channels, long long depth, long long height,
-                       long long width, int weight_last) {{
-    const Shape shape{{samples, out_channels, {{depth, height, width}}, weight_last != 0}};
+                       {numbers}long long samples, long long out_channels, long long height, long long width,
+                       int weight_last, long long depth) {{
+    const ShapeOfSides shape{{samples, out_channels, {{depth, height, width}}, weight_last != 0}};
     direct_by_block(x, weight, output, shape, {epilogue});
 }}
 
@@ -55,11 +55,16 @@ extern "C" __global__ void __launch_bounds__(repair_threads, 1)
     repair(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight, scalar_t* __restrict__ output,
            {tensors}, const float* __restrict__ factors,
            const unsigned* __restrict__ largest,
-           {numbers}long long samples, long long out_channels, long long depth, long long height, long long width,
-           int weight_last) {{
+           {numbers}long long samples, long long out_channels, long long height, long long width, int weight_last,
+           long long depth) {{
     begin_launch();
-    const Shape shape{{samples, out_channels, {{depth, height, width}}, weight_last != 0}};
-    repair_by_block(x, weight, output, largest, shape, {epilogue});
+    if constexpr (sides == 2 && !transposed) {{
+        const Shape shape{{samples, out_channels, height, width, weight_last != 0}};
+        repair_by_block(x, weight, output, largest, shape, {epilogue});
+    }} else {{
+        const ShapeOfSides shape{{samples, out_channels, {{depth, height, width}}, weight_last != 0}};
+        repair_by_block(x, weight, output, largest, shape, {epilogue});
+    }}
 }}
 """
 

@@ -29,6 +29,7 @@ USUAL_GEOMETRY = {
     **{f"{name}_{side}": size for name, size in _USUAL.items() if name != "kernel" for side in SIDES},
     "groups": 1,
     "transposed": 0,
+    "sides": 2,
 }
 """The axes that a convolution's problem has only where they have other values."""
 
@@ -63,7 +64,7 @@ class Geometry(NamedTuple):
 
 def sides_of(axes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the names of the sides that the images of a problem with these axes have."""
-    return SIDES if SIDES[0] in axes else SIDES[1:]
+    return SIDES[-axes.get("sides", 2) :]
 
 
 def geometry_of_layer(layer: Layer) -> Geometry:
@@ -98,7 +99,7 @@ def unusual_axes(geometry: Geometry) -> dict[str, int]:
     found = {
         f"{name}_{side}": size for name in _USUAL for side, size in zip(sides, getattr(geometry, name), strict=True)
     }
-    found |= {"groups": geometry.groups, "transposed": int(geometry.transposed)}
+    found |= {"groups": geometry.groups, "transposed": int(geometry.transposed), "sides": len(sides)}
     return {name: size for name, size in found.items() if size != USUAL_GEOMETRY.get(name, size)}
 
 

@@ -54,11 +54,11 @@ constexpr long long padding_above = padding_height / 2, padding_before = padding
 constexpr long long span_height = (kernel_height - 1) * dilation_height + 1;
 constexpr long long span_width = (kernel_width - 1) * dilation_width + 1;
 
-// A side of the output, of the image's.
-__device__ __forceinline__ long long out_side(long long size, long long kernel, long long stride, long long padding,
-                                              long long dilation, long long output_padding) {
-    const long long span = (kernel - 1) * dilation + 1;
-    return transposed ? (size - 1) * stride - padding + span + output_padding : (size + padding - span) / stride + 1;
+__device__ __forceinline__ long long out_height_of(long long height) {
+    return (height + padding_height - span_height) / stride_height + 1;
+}
+__device__ __forceinline__ long long out_width_of(long long width) {
+    return (width + padding_width - span_width) / stride_width + 1;
 }
 
 // Where an element stands in a dense tensor of so many channels and pixels a sample.
@@ -139,6 +139,7 @@ struct Epilogue {
     }
 };
 
+#include "conv_sides.cuh"
 #include "conv_half.cuh"
 #include "conv_passes.cuh"
 #include "conv_direct.cuh"

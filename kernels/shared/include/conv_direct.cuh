@@ -17,7 +17,7 @@ struct Division {
 
 // Adds to the outputs what one input channel gives them. `first_row` and `first_column` are of the first output's window.
 __device__ __forceinline__ void add_channel(accumulator_t (&sums)[direct_rows], const scalar_t* plane, long long step,
-                                            const Sides& sides, const scalar_t* weight, long long weight_step,
+                                            const Sides& image, const scalar_t* weight, long long weight_step,
                                             long long first_row, long long first_column) {
     constexpr int rows = (direct_rows - 1) * stride_height + span_height;
     accumulator_t weights[kernel_height][kernel_width];
@@ -28,13 +28,13 @@ __device__ __forceinline__ void add_channel(accumulator_t (&sums)[direct_rows], 
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
         const long long down = first_row + row;
-        const bool is_inside = down >= 0 && down < sides.height;
+        const bool is_inside = down >= 0 && down < image.height;
 #pragma unroll
         for (int column = 0; column < kernel_width; ++column) {
             const long long across = first_column + column * dilation_width;
             accumulator_t value = 0;
-            if (is_inside && across >= 0 && across < sides.width) {
-                value = plane[(down * sides.width + across) * step];
+            if (is_inside && across >= 0 && across < image.width) {
+                value = plane[(down * image.width + across) * step];
             }
 #pragma unroll
             for (int output = 0; output < direct_rows; ++output) {
@@ -48,12 +48,12 @@ __device__ __forceinline__ void add_channel(accumulator_t (&sums)[direct_rows], 
 }
 
 __device__ __forceinline__ void direct_by_block(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight,
-                                                scalar_t* __restrict__ output, const Shape& shape,
+                                                scalar_t* __restrict__ output, const ShapeOfSides& shape,
                                                 const Epilogue& epilogue) {
     if constexpr (direct) {
         constexpr long long channels = in_channels / groups, area = kernel_height * kernel_width;
         const Sides out = shape.output();
-        const long long filters = shape.out_channels, pixels = out.pixels(), in_pixels = shape.sides.pixels();
+        const long long filters = shape.out_channels, pixels = out.pixels(), in_pixels = shape.image.pixels();
         const long long tiles = (out.height + direct_rows - 1) / direct_rows;
         const long long all = shape.samples * filters * tiles * out.width;
         const bool is_short = all < (1ll << 32);
@@ -72,7 +72,7 @@ __device__ __forceinline__ void direct_by_block(const scalar_t* __restrict__ x, 
 #pragma unroll 1
             for (long long k = 0; k < channels; ++k) {
                 add_channel(sums, x + offset_of(sample, first_channel + k, 0, in_channels, in_pixels, input_last),
-                            input_last ? in_channels : 1, shape.sides,
+                            input_last ? in_channels : 1, shape.image,
                             weight + offset_of(channel, k, 0, channels, area, shape.weight_last),
                             shape.weight_last ? channels : 1, row * stride_height - padding_above,
                             column * stride_width - padding_before);

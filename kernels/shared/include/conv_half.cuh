@@ -52,17 +52,6 @@ __device__ __forceinline__ long long place_in_tile(long long filter, long long c
            channel % 8;
 }
 
-// Where a weight has what an output channel multiplies an input channel of its group by, at one place of the window.
-__device__ __forceinline__ long long weight_offset(long long out_channel, long long channel, long long place,
-                                                   long long out_channels, long long channels, long long area, bool last) {
-    if constexpr (transposed) {
-        const long long of_group = out_channels / groups, group = out_channel / of_group;
-        return offset_of(group * channels + channel, out_channel % of_group, place, of_group, area, last);
-    } else {
-        return offset_of(out_channel, channel, place, channels, area, last);
-    }
-}
-
 // One block an output channel. `factors` undo both scales; NaN where the channel has to be repaired. `largest` starts
 // at zero here. Where nothing is scaled, both are null.
 extern "C" __global__ void __launch_bounds__(weight_threads)
@@ -125,75 +114,59 @@ __device__ __forceinline__ bool in_range(unsigned largest) {
     return size == 0.0f || (size >= smallest_input && size <= largest_input);
 }
 
-struct Sides {
-    long long depth, height, width;
-
-    __device__ __forceinline__ long long pixels() const { return depth * height * width; }
-};
-
 struct Shape {
-    long long samples, out_channels;
-    Sides sides;
+    long long samples, out_channels, height, width;
     bool weight_last;
-
-    __device__ __forceinline__ Sides output() const {
-        return {out_side(sides.depth, kernel_depth, stride_depth, padding_depth, dilation_depth, output_padding_depth),
-                out_side(sides.height, kernel_height, stride_height, padding_height, dilation_height,
-                         output_padding_height),
-                out_side(sides.width, kernel_width, stride_width, padding_width, dilation_width, output_padding_width)};
-    }
 };
-
-// Where along a side the window of an output element has an element of the image; below 0 where it has none there.
-__device__ __forceinline__ long long seen_at(long long out, long long step, long long size, long long stride,
-                                             long long padding, long long dilation) {
-    long long at = out * stride - padding / 2 + step * dilation;
-    if constexpr (transposed) {
-        const long long behind = out + padding / 2 - step * dilation;
-        at = behind % stride == 0 ? behind / stride : -1;
-    }
-    return at < size ? at : -1;
-}
 
 // One output element before the bias, from x and the weight as they are.
 __device__ __noinline__ accumulator_t convolved(const scalar_t* x, const scalar_t* weight, const Shape& shape,
-                                                long long sample, long long out_channel, const Sides& out) {
-    constexpr long long area = kernel_depth * kernel_height * kernel_width, channels = in_channels / groups;
+                                                long long sample, long long out_channel, long long row, long long column) {
+    constexpr long long area = kernel_height * kernel_width, channels = in_channels / groups;
     const long long first_channel = groups == 1 ? 0 : out_channel / (shape.out_channels / groups) * channels;
-    const auto [depth, height, width] = shape.sides;
-    const long long pixels = shape.sides.pixels();
+    const long long pixels = shape.height * shape.width;
     accumulator_t sum = 0;
     for (long long place = 0; place < area; ++place) {
-        const long long in = seen_at(out.depth, place / (kernel_height * kernel_width), depth, stride_depth, padding_depth,
-                                     dilation_depth);
-        const long long down = seen_at(out.height, place / kernel_width % kernel_height, height, stride_height,
-                                       padding_height, dilation_height);
-        const long long across =
-            seen_at(out.width, place % kernel_width, width, stride_width, padding_width, dilation_width);
-        if (in < 0 || down < 0 || across < 0) {
+        const long long down = row * stride_height - padding_above + place / kernel_width * dilation_height;
+        const long long across = column * stride_width - padding_before + place % kernel_width * dilation_width;
+        if (down < 0 || down >= shape.height || across < 0 || across >= shape.width) {
             continue;
         }
-        const long long pixel = (in * height + down) * width + across;
-        const scalar_t* values = x + offset_of(sample, first_channel, pixel, in_channels, pixels, input_last);
-        const auto weights = [&](long long channel) {
-            return weight + weight_offset(out_channel, channel, place, shape.out_channels, channels, area,
-                                          shape.weight_last);
-        };
-        const long long value_step = input_last ? 1 : pixels, weight_step = weights(1) - weights(0);
+        const scalar_t* values =
+            x + offset_of(sample, first_channel, down * shape.width + across, in_channels, pixels, input_last);
+        const scalar_t* weights = weight + offset_of(out_channel, 0, place, channels, area, shape.weight_last);
+        const long long value_step = input_last ? 1 : pixels, weight_step = shape.weight_last ? 1 : area;
 #pragma unroll 1
         for (long long channel = 0; channel < channels; ++channel) {
-            sum += values[channel * value_step] * weights(0)[channel * weight_step];
+            sum += values[channel * value_step] * weights[channel * weight_step];
         }
     }
     return sum;
 }
 
+// An output with two sides.
+struct OutputPlane {
+    long long width, all;
+    __device__ __forceinline__ long long pixels() const { return all; }
+};
+
+__device__ __forceinline__ OutputPlane output_of(const Shape& shape) {
+    const long long width = out_width_of(shape.width);
+    return {width, out_height_of(shape.height) * width};
+}
+__device__ __forceinline__ accumulator_t convolved_at(const scalar_t* x, const scalar_t* weight, const Shape& shape,
+                                                       const OutputPlane& out, long long sample, long long channel,
+                                                       long long pixel) {
+    return convolved(x, weight, shape, sample, channel, pixel / out.width, pixel % out.width);
+}
+
 // Blocks walk over the pairs of a sample and an output channel; almost always there is nothing to do.
+template <class AnyShape>
 __device__ __forceinline__ void repair_by_block(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight,
                                                 scalar_t* __restrict__ output, const unsigned* __restrict__ largest,
-                                                const Shape& shape, const Epilogue& epilogue) {
+                                                const AnyShape& shape, const Epilogue& epilogue) {
     if constexpr (scales) {
-        const Sides out = shape.output();
+        const auto out = output_of(shape);
         const long long pixels = out.pixels();
         for (long long pair = blockIdx.x; pair < shape.samples * shape.out_channels; pair += gridDim.x) {
             const long long sample = pair / shape.out_channels, channel = pair % shape.out_channels;
@@ -202,8 +175,7 @@ __device__ __forceinline__ void repair_by_block(const scalar_t* __restrict__ x, 
             }
             for (long long pixel = threadIdx.x; pixel < pixels; pixel += repair_threads) {
                 const long long offset = offset_of(sample, channel, pixel, shape.out_channels, pixels, output_last);
-                const Sides at{pixel / (out.height * out.width), pixel / out.width % out.height, pixel % out.width};
-                const accumulator_t sum = convolved(x, weight, shape, sample, channel, at);
+                const accumulator_t sum = convolved_at(x, weight, shape, out, sample, channel, pixel);
                 output[offset] = scalar_t(epilogue(sum, epilogue.of(channel), epilogue.at(offset)));
             }
         }
