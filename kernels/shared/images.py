@@ -174,6 +174,8 @@ def convolve(
     `torch._convolution` takes as arguments what `conv2d` takes from global flags, which other threads may read.
     """
     cudnn: Any = torch.backends.cudnn
+    # cuDNN's quickest algorithms for transposed ones sum in any order, which no other kernel here does.
+    is_ordered = geometry.transposed or bool(cudnn.deterministic) or torch.are_deterministic_algorithms_enabled()
     if any(each % 2 for each in geometry.padding):
         behind = [each % 2 for each in reversed(geometry.padding)]
         x = torch.nn.functional.pad(x, [zeros for each in behind for zeros in (0, each)])
@@ -183,7 +185,7 @@ def convolve(
         None,
         *_settings(geometry),
         benchmark=benchmark or bool(cudnn.benchmark),
-        deterministic=bool(cudnn.deterministic) or torch.are_deterministic_algorithms_enabled(),
+        deterministic=is_ordered,
         cudnn_enabled=bool(cudnn.enabled),
         allow_tf32=allow_tf32,
     )

@@ -145,7 +145,9 @@ def stream(model: Any, x: torch.Tensor, **values: Value) -> None:
 each_product = pytest.mark.parametrize(("product", "rows"), [(fused, 200), (stream, 100)], ids=["fused", "stream"])
 
 
-@pytest.mark.parametrize(("make", "dtype"), [(sigmoid, torch.float16), (scale_bn, torch.bfloat16)], ids=["sigmoid", "batch norm"])
+@pytest.mark.parametrize(
+    ("make", "dtype"), [(sigmoid, torch.float16), (scale_bn, torch.bfloat16)], ids=["sigmoid", "batch norm"]
+)
 @pytest.mark.parametrize("geometry", STREAMS)
 def test_few_rows(geometry: str, make: Any, dtype: torch.dtype) -> None:
     for rows, depth, features in FEW:
