@@ -21,6 +21,7 @@ ROUNDED: Mapping[str, Value] = {"product": "parts", "corrections": "none"}
 """The library's product of operands that are rounded to fp16."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", slow_but(["sm_75", "sm_90", "sm_120"], ARCHITECTURES))
 @pytest.mark.parametrize("name", kernel_names())
 def test_the_default_configuration_is_built(name: str, architecture: str) -> None:

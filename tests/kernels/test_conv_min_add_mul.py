@@ -188,6 +188,7 @@ def test_less_precision_only_where_the_reference_has_it() -> None:
     assert found("tf32", CPU) == {"strict"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", LAYOUTS)
 @pytest.mark.parametrize("weight", LAYOUTS)
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def relative(output: torch.Tensor, wanted: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(output.double() - wanted) / torch.linalg.vector_norm(wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize(
     "configuration", CONFIGURATIONS, ids=lambda c: f"{c['algorithm']}-{c.get('join')}-{c.get('row_threads')}"

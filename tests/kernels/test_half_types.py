@@ -16,6 +16,7 @@ from tunebench.tuner.space import ValidSpace
 CASES = [(name, dtype, mode) for name in KERNELS for dtype in HALF_TYPES for mode in load_model(name).kernel.modes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", load_model("gemm_scale_bn").kernel.modes)
 def test_a_thread_divides_once_for_each_of_its_features(mode: Mode) -> None:
     def divides_once(space: ValidSpace) -> set[int]:

@@ -52,6 +52,7 @@ def test_float64(configuration: Configuration) -> None:
     assert torch.equal(model(A, 0.1), A * 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "configuration"),
     [(dtype, configuration) for dtype in ("float16", "bfloat16") for configuration in sample(4, dtype)],

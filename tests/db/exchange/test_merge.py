@@ -179,6 +179,7 @@ def dangling(path: Path) -> None:
         connection.execute("UPDATE tunebench_trials SET number = 2, build_id = 77 WHERE id = 3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [text_file, foreign, newer, older, truncated, hostile, dangling])
 def test_what_is_no_database_of_results_is_refused_and_nothing_is_added(
     tmp_path: Path, machines: list[Path], spoil: object

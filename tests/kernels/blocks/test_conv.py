@@ -37,6 +37,7 @@ def test_examples_in_every_type_and_layout(name: str, dtype: torch.dtype) -> Non
             assert output.stride() == reference(*inputs).stride()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_through_half_precision(name: str) -> None:
     for given, layout in (("nchw", "channels_last"), ("channels_last", "channels_last")):

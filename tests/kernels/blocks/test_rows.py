@@ -157,6 +157,7 @@ def infinite(features: int) -> torch.Tensor:
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["softmax", "logsumexp"])
 def test_infinities_and_nans_are_the_references(factories: dict[str, type[TunedModule]], name: str) -> None:
     model = made(factories, name, 0)
@@ -169,6 +170,7 @@ def test_infinities_and_nans_are_the_references(factories: dict[str, type[TunedM
         assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6, equal_nan=True), online
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_other_types(factories: dict[str, type[TunedModule]], dtype: torch.dtype) -> None:
     for name, features in (("softmax", 515), ("layer", 1024)):
@@ -194,6 +196,7 @@ def test_values_of_rows_of_several_dimensions(tmp_path: Path) -> None:
     assert model.problem(x, scale[:1]) is None and model.reason == "'scale' has the shape (1, 3, 1, 1)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 6, 5, 4), (3, 6, 7), (2, 6, 40, 40)])
 def test_groups_of_channels(tmp_path: Path, shape: tuple[int, ...]) -> None:
     factory = load(tmp_path / "groups.py", "blocks.Rows", GROUPS, GROUPS_BLOCK)

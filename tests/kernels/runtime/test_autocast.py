@@ -32,6 +32,7 @@ def pair(name: str) -> tuple[nn.Module, TunedModule, tuple[Any, ...]]:
     return model, tuned, tuple(reference.make_inputs(5, torch.device("cpu")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("frozen", [False, True])
 def test_type_and_error_are_the_references(name: str, frozen: bool) -> None:

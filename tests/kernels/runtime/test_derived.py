@@ -214,6 +214,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 """Changes that PyTorch counts, or that leave another tensor behind."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_changes_the_next_output(pair: Pair, change: str) -> None:
     reference, tuned = pair

@@ -14,6 +14,7 @@ from tunebench.kernels.runtime import dispatch
 FIRST = range(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seeds", slow_but([FIRST], [FIRST, range(10, 20), *(range(n, n + 20) for n in range(20, 200, 20))])
 )
@@ -22,6 +23,7 @@ def test_gradients_are_the_references(write_kernel: WriteKernel, seeds: range) -
         assert check_random_module(write_kernel, seed, torch.device("cpu")) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", slow_but([0], range(0, 40, 10)))
 def test_so_are_those_of_calls_that_are_watched_instead_of_traced(
     write_kernel: WriteKernel, first: int, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ def test_the_values_are_those_of_the_same_call_without_gradients(name: str) -> N
     assert torch.equal(found.detach(), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_first_and_second_derivatives_are_right_numerically(name: str) -> None:
     _, tuned, inputs = pair(name, torch.float64)

@@ -75,6 +75,7 @@ def test_where_operations_cannot_be_watched_no_kernel_runs(
     assert model.choices[None, None].reason == "nothing is known of this PyTorch"
 
 
+@pytest.mark.slow
 def test_the_proof_imports_no_compiler() -> None:
     code = "import sys, torch; import tunebench.kernels.runtime.guards; print('torch._dynamo' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -234,6 +234,7 @@ def test_a_parameter_that_is_registered_anew() -> None:
     close(tuned.gemm.weight.grad, model.gemm.weight.grad)  # type: ignore[union-attr, arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")
 @pytest.mark.parametrize("of_all", [False, True])
 def test_hooks_around_a_compiled_model(of_all: bool) -> None:
@@ -297,6 +298,7 @@ def test_an_attribute_set_inside_the_program() -> None:
             close(program.call(*inputs, factor), Sets(model)(*inputs, factor))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["conv_min_add_mul", "scalar_mul"])
 def test_transforms_inside_a_program_take_the_reference(name: str) -> None:
     model, tuned, (x, *rest) = pair(name)
@@ -316,6 +318,7 @@ def test_transforms_inside_a_program_take_the_reference(name: str) -> None:
     assert not tuned.choices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(SOME, KERNELS))
 @pytest.mark.parametrize("training", [False, True])
 def test_opcheck(name: str, training: bool) -> None:

@@ -126,6 +126,7 @@ print("torch._dynamo" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_first_calls_do_without_the_compiler_of_pytorch() -> None:
     sizes = {
         "scalar_mul": {"M": 8, "N": 8},
@@ -155,6 +156,7 @@ print(run.differentiable, traced.differentiable)
 """
 
 
+@pytest.mark.slow
 def test_a_call_is_described_by_running_it_on_copies_where_tracing_takes_an_import() -> None:
     done = subprocess.run([sys.executable, "-c", DESCRIBED], capture_output=True, text=True, timeout=120, check=False)
     expected = ["False", "True None", "True", "True True True ", "(True,) None"]

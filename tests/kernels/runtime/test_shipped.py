@@ -191,6 +191,7 @@ def test_what_the_repository_ships_is_of_its_kernels_as_they_are(name: str) -> N
             assert served.configuration == (one.configuration and Configuration(one.configuration))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", kernel_names())
 def test_what_ships_is_found_as_measured_for_its_own_call(name: str) -> None:
     """Where this fails: `tunebench ship --same-code-as HEAD`."""

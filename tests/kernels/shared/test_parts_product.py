@@ -77,6 +77,7 @@ def test_a_weight_normalises_where_its_product_allows_it() -> None:
         assert {c["product"] for c in configurations if c["normalisation"] == "weight"} == legal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "architecture", "variant"),
     [

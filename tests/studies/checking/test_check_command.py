@@ -138,6 +138,7 @@ def test_a_crash_is_a_refusal_that_says_when(run: CommandLine, tmp_path: Path) -
     assert "the process was killed by SIGSEGV, in stage 'structure'" in done.out
 
 
+@pytest.mark.slow
 def test_a_question_that_the_reference_does_not_survive_is_passed_over_and_said(
     run: CommandLine, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def assert_says(answer: Ran, decision: str, times: float) -> None:
     assert times > 1.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "stage"),
     [

@@ -30,6 +30,7 @@ def test_what_needs_no_torch_is_said_first_and_a_broken_torch_is_a_line() -> Non
     assert "NO   torch" in done.stdout and "does not import: " in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", kernel_names())
 def test_what_ships_is_well(name: str) -> None:
     assert all(diagnosis.works for diagnosis in examine_kernel(name))
@@ -50,6 +51,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", BROKEN)
 def test_the_part_that_is_wrong_is_named_and_the_parts_before_it_are_well(write_kernel: WriteKernel, part: str) -> None:
     folder = write_kernel().kernel.folder
@@ -73,6 +75,7 @@ def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
     assert found == Diagnosis("files", False, names, "write what is missing")
 
 
+@pytest.mark.slow
 def test_the_command_says_no_where_something_is_wrong(run: CommandLine, write_kernel: WriteKernel) -> None:
     folder = write_kernel().kernel.folder
     assert (run("doctor", folder).code, run("doctor", "scalar_mul").code) == (0, 0)

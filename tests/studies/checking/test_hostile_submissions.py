@@ -99,6 +99,7 @@ NO_NAMESPACES = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
 """A script for a user namespace of its own, in which nobody may then make another."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare")
 def test_where_namespaces_are_not_granted_landlock_makes_the_box(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tunebench", *refused_at_once(tmp_path, "open('/tmp/left', 'w')")]

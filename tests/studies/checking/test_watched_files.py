@@ -44,6 +44,7 @@ def append(file: Path, text: str) -> int:
     return len(whole.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["model.py", "reference.py"])
 @pytest.mark.parametrize("text", ENDS)
 def test_what_ends_or_holds_up_its_process_is_one_line(
@@ -58,6 +59,7 @@ def test_what_ends_or_holds_up_its_process_is_one_line(
     assert str(caught.value) == f"{where}: loading it: {ENDS[text]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_every_command_outlives_it(run: CommandLine, folder: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
     line = append(folder / "model.py", ABORT)

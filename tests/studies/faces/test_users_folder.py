@@ -166,6 +166,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_one_line_with_the_place(write_kernel: WriteKernel, case: str) -> None:
     changes, message = CASES[case]

@@ -66,6 +66,7 @@ def test_health(server: JudgeServer) -> None:
     assert answer["tunebench"] == tunebench.__version__ and answer["key"] == server.judge.key.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "line"),
     [
@@ -91,6 +92,7 @@ def test_a_request_that_is_not_legal_is_one_line(server: JudgeServer, content: M
     assert status == 400 and line in error_of(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[1]", b'"text"', b"[" * 60000, b"1" * 60000])
 def test_a_body_that_is_no_request(server: JudgeServer, body: bytes) -> None:
     status, answer, _ = asked(server, "POST", "/check", body)

@@ -90,6 +90,7 @@ sizes = {batch_size = [64, 128], input_size = 64, hidden_size = 64}
 """
 
 
+@pytest.mark.slow
 def test_a_task_is_a_study_with_its_problem_and_none_is_there_twice(tmp_path: Path) -> None:
     found = tasks(tmp_path, 'device = "cpu"\nkernel = "scalar_mul"\nsizes = {M = [64, 64, 16], N = [16, 64]}')
     shapes = ((1024, "64x16"), (4096, "64x64"), (256, "16x16"), (1024, "16x64"))
@@ -99,6 +100,7 @@ def test_a_task_is_a_study_with_its_problem_and_none_is_there_twice(tmp_path: Pa
     assert all(one.problem and one.problem.options["mode"] == one.resolved.modes[0] for one in modes)
 
 
+@pytest.mark.slow
 def test_the_middle_of_a_kernel_comes_first_and_then_what_is_nearest(tmp_path: Path) -> None:
     waiting = tasks(tmp_path, SIZES)
     finished: list[Swept] = []
@@ -110,6 +112,7 @@ def test_the_middle_of_a_kernel_comes_first_and_then_what_is_nearest(tmp_path: P
     assert {one.kernel for one in finished[5:]} == {"gemm_sigmoid_residual"}
 
 
+@pytest.mark.slow
 def test_a_second_device_takes_another_kernel(tmp_path: Path) -> None:
     waiting = tasks(tmp_path, SIZES)
     first = next_of(waiting, [], [])

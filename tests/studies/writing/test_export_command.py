@@ -29,6 +29,7 @@ def test_the_best_result_or_a_trial_becomes_a_file(write_kernel: WriteKernel, tm
     assert package.export(str(kernel.folder), trial=2, db=place) == text
 
 
+@pytest.mark.slow
 def test_what_cannot_be_exported_is_one_line(write_kernel: WriteKernel, tmp_path: Path, run: CommandLine) -> None:
     kernel, place = write_kernel().kernel, tmp_path / "results.db"
     record(kernel, place, H200, FAST)

@@ -150,6 +150,7 @@ def test_no_such_grid(entry_point: EntryPoint) -> None:
             entry_point.launch(blocks, threads, (False, to, 1.0, 1, 1, None, MAP), shared, 0)
 
 
+@pytest.mark.slow
 def test_threads_that_launch_at_the_same_time_have_memory_of_their_own(entry_point: EntryPoint) -> None:
     wrong: list[int] = []
 

@@ -92,6 +92,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refusal_has_tritons_own_message_and_the_line(tmp_path: Path, name: str) -> None:
     changes, message = REFUSED[name]

@@ -77,6 +77,7 @@ def test_products_from_parts(parts: dict[str, Value], is_exact: bool) -> None:
         assert verdict.errors is not None and verdict.errors.multiple_of_reference > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "factor"),
     [("float32", "1.000001"), ("float16", "1.001"), ("bfloat16", "1.004"), ("float64", "1.0000000000001")],
@@ -99,6 +100,7 @@ def test_products_are_rounded_once_in_half_types() -> None:
     assert verdict_on(ModelNew, Accuracy.EAGER, {"product": "fp32"}, SIZES, "bfloat16").passed
 
 
+@pytest.mark.slow
 def test_operands_rounded_to_fp16_are_held_to_what_the_reference_makes_of_them() -> None:
     """No CPU multiplies in TF32, so that the reference is as exact as ever there, and only the tolerance is left."""
     rounded: dict[str, Value] = {"product": "parts", "part_type": "fp16", "corrections": "none", "pieces": 1}

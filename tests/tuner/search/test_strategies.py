@@ -51,6 +51,7 @@ def test_the_list_has_those_that_a_seed_is_enough_for() -> None:
     assert not {"GridSampler", "PartialFixedSampler", "BaseSampler"} & set(optuna_sampler_names())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_each_searches_without_a_warning(name: str, said: pytest.LogCaptureFixture) -> None:
     space = mixed_space()

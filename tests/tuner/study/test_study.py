@@ -262,6 +262,7 @@ def test_variants_that_fail_are_rows_and_the_study_goes_on(write_kernel: WriteKe
     assert any(reason.startswith("compile: ") for reason in outcome.refusals)
 
 
+@pytest.mark.slow
 def test_a_launch_that_is_refused_is_a_row(write_kernel: WriteKernel) -> None:
     threads = "block_size * (64 if plan.configuration['variety'] else 1)"
     factory = write_kernel(model={"threads=block_size": f"threads={threads}"})
@@ -308,6 +309,7 @@ def test_warm_start_configurations_come_after_the_default(write_kernel: WriteKer
     assert len(log.results) == 5
 
 
+@pytest.mark.slow
 def test_what_moves_up_after_a_refusal_is_proven_first(
     write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,6 +175,7 @@ def test_what_cannot_be_opened_is_refused(database: Database, tmp_path: Path, fo
     assert "cannot read" in refused(database, tmp_path, form)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "cell", "said"),
     [

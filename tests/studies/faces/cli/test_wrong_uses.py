@@ -220,6 +220,7 @@ def spawn(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return ended("bash", "-c", script, TUNEBENCH_DB=str(folder / "results.db"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -47,6 +47,7 @@ def text_of() -> Callable[[str], str]:
     return find
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_file_needs_torch_alone_and_has_no_word_that_harnesses_refuse(
     name: str, text_of: Callable[[str], str]
@@ -138,6 +139,7 @@ def test_a_file_builds_nothing_without_a_gpu_or_without_nvcc(
     assert torch.equal(made(*inputs), model(*inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "values"),
     [

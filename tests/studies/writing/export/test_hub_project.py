@@ -91,6 +91,7 @@ def test_nvcc_compiles_a_project_s_kernels(project: Path, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_project_has_what_kernel_builder_reads(name: str) -> None:
     files = exported_project(name)
@@ -109,6 +110,7 @@ def test_a_project_has_what_kernel_builder_reads(name: str) -> None:
     assert launched == set(re.findall(r"extern \"C\" int launch_(\w+)", files[f"{name}_cuda/{name}.cu"])) and launched
 
 
+@pytest.mark.slow
 def test_a_project_is_written_into_a_folder_of_its_own(
     write_kernel: WriteKernel, tmp_path: Path, run: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

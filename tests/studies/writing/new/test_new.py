@@ -214,6 +214,7 @@ NORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("forward", "inputs", "attributes"), NORMS.values(), ids=NORMS)
 def test_normalisations_are_rows(forward: str, inputs: str, attributes: dict[str, object], tmp_path: Path) -> None:
     made = "self.gn = nn.GroupNorm(4, 8); self.w = nn.Parameter(torch.rand(8)); self.b = nn.Parameter(torch.rand(8))"
@@ -444,6 +445,7 @@ OF_INPUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("forward", "layer", "shapes"), OF_INPUTS.values(), ids=OF_INPUTS)
 def test_a_product_of_two_inputs_is_a_layer(
     forward: str, layer: str, shapes: list[tuple[int, ...]], tmp_path: Path
@@ -523,6 +525,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("forward", "attributes", "left"), ELSEWHERE.values(), ids=ELSEWHERE)
 def test_the_first_argument_is_not_taken_for_what_stands_in_its_place(
     forward: str, attributes: dict[str, object], left: tuple[str, ...], tmp_path: Path
@@ -625,6 +628,7 @@ def test_a_process_of_its_own_says_nothing_but_what_it_has_written(tmp_path: Pat
     assert done.stderr == "" and done.stdout.startswith("written: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", slow_but(["pointwise", "rows"], ["conv", "linear", "pointwise", "rows"]))
 def test_a_sample_of_each_block_is_a_kernel(block: str, tmp_path: Path) -> None:
     made = tunebench.new(tmp_path / "sample", block=block)
@@ -632,6 +636,7 @@ def test_a_sample_of_each_block_is_a_kernel(block: str, tmp_path: Path) -> None:
     assert import_model(str(tmp_path / "sample")).kernel.name == "sample"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

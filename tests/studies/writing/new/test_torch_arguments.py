@@ -246,6 +246,7 @@ LAYERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_setting_of_a_layer_is_in_the_text(layer: str, tmp_path: Path) -> None:
     calls = ["self.layer_1(x)", "self.layer_1(x) + 1"]
