@@ -137,8 +137,9 @@ class Conv(Block):
             return None
         x, geometry = as_images(given[0]), geometry_of_layer(layer)
         sides = dict(zip(SIDES[-len(geometry.kernel) :], x.shape[2:], strict=True))
-        channels = layer.weight.shape[not geometry.transposed] * (1 if geometry.transposed else geometry.groups)
-        filters = layer.out_channels
+        filters, channels = layer.weight.shape[0], layer.weight.shape[1] * geometry.groups
+        if geometry.transposed:
+            filters, channels = channels, filters
         output = (x.shape[0], filters, *geometry.output(*sides.values()))
         if x.shape[1] != channels or min(output) < 1:
             few = f"the images have {x.shape[1]} channels, not the filters'"

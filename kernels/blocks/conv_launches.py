@@ -136,8 +136,7 @@ def direct(plan: Plan, x: torch.Tensor, weight: torch.Tensor, behind: Behind) ->
     threads, rows = plan.integer("direct_block_size"), ceil_div(shape[-2], plan.integer("direct_rows"))
     blocks = min(ceil_div(shape[0] * shape[1] * rows * shape[-1], threads), MOST_BLOCKS)
     arguments = (x, weight, output, behind.bias, *behind.tensors, None, *behind.numbers, *plan.once(_sizes))
-    lies = (_is_last(plan, weight), plan.problem.axes.get("depth", 1))
-    plan.launch("direct_convolution", *arguments, *lies, blocks=blocks, threads=threads)
+    plan.launch("direct_convolution", *arguments, *_lies(plan, weight), blocks=blocks, threads=threads)
     return output
 
 
@@ -149,13 +148,17 @@ def repair(
     blocks = min(sizes[0] * sizes[1], _REPAIR_BLOCKS * plan.device.multiprocessors)
     arguments = (x, weight, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, *sizes)
     early = bool(plan["early_launches"])
-    lies = (_is_last(plan, weight), plan.problem.axes.get("depth", 1))
-    plan.launch("repair", *arguments, *lies, blocks=blocks, threads=REPAIR_THREADS, early=early)
+    plan.launch("repair", *arguments, *_lies(plan, weight), blocks=blocks, threads=REPAIR_THREADS, early=early)
 
 
 def _sizes(plan: Plan) -> tuple[int, ...]:
     """Return samples, output channels, and the last two sides of the images."""
     return tuple(plan.problem.axes[name] for name in ("batch", "out_channels", "height", "width"))
+
+
+def _lies(plan: Plan, weight: torch.Tensor) -> tuple[bool, int]:
+    """Return whether filters lie channels-last, and the images' first side."""
+    return _is_last(plan, weight), plan.problem.axes.get("depth", 1)
 
 
 def _output_shape(plan: Plan) -> tuple[int, ...]:

@@ -126,7 +126,7 @@ def work(problem: Problem, element_tensors: int = 0) -> Work:
     outputs = axes["batch"] * axes["out_channels"] * math.prod(geometry.output(*sides))
     inputs = axes["batch"] * axes["in_channels"] * math.prod(sides)
     elements = inputs + outputs * (1 + element_tensors) + axes["out_channels"] * _products(problem)
-    # Of a transposed one each element of the images is multiplied by as many.
+    # A transposed convolution multiplies each element of the images by as many weights.
     multiplied = inputs // axes["in_channels"] * axes["out_channels"] if geometry.transposed else outputs
     return Work(bytes=elements * problem.item_bytes, operations=2 * multiplied * _products(problem))
 

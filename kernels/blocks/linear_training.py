@@ -224,7 +224,7 @@ def _kernel_of_pass(function: str, used: tuple[Operand, ...]) -> Kernel:
 @functools.lru_cache(_MOST_FUNCTIONS)
 def _kernel_of_slope(derivative: str, used: tuple[Operand, ...]) -> Kernel:
     names = [one.name for one in used]
-    # What the text includes asks for `fast_math`, whatever the derivative calls.
+    # The header needs `fast_math`, whatever the derivative calls.
     space = SearchSpace(
         (
             Tunable("fast_math", (False, True)),

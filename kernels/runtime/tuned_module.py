@@ -316,7 +316,7 @@ class TunedModule(nn.Module, abc.ABC):
 
     def _note_backward(self) -> None:
         """Have calls that need a gradient trained: a backward through the kernel runs the reference's forward too."""
-        if not self._trains:
+        if not self._trains:  # to set it again would change the attributes' version, and every call be looked at
             self._trains = True
 
     @property

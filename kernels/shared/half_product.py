@@ -17,11 +17,11 @@ from tunebench.tuner.tensor_map import MapLayout, TensorMap
 
 HALF_TYPES = ("float16", "bfloat16")
 
-_LINE_BYTES = 128
-_LINE_DEPTH = 64
+LINE_BYTES = 128
+LINE_DEPTH = 64
 _COLUMNS_OF_MAP = 32
 _ALIGNMENT = 16
-_BARRIER_BYTES = 16
+BARRIER_BYTES = 16
 
 
 def multiplies_halves(product: str, problem: Problem) -> bool:
@@ -30,7 +30,7 @@ def multiplies_halves(product: str, problem: Problem) -> bool:
 
 
 def _shared_bytes(product_columns: int, product_stages: int) -> int:
-    return product_stages * ((TILE_ROWS + product_columns) * _LINE_BYTES + _BARRIER_BYTES)
+    return product_stages * ((TILE_ROWS + product_columns) * LINE_BYTES + BARRIER_BYTES)
 
 
 def _fits_shared_memory(
@@ -70,6 +70,12 @@ class _Geometry(NamedTuple):
     shared: int
 
 
+def rows_of(matrix_rows: int, depth: int, at_once: int) -> MapLayout:
+    """Return how the copy engine reads a matrix: a line's depth of so many rows at once."""
+    row = 2 * depth
+    return MapLayout(2, (depth, matrix_rows, 1, 1, 1), (row, row, row, row), (LINE_DEPTH, at_once, 1, 1, 1), LINE_BYTES)
+
+
 def tiles_hold(layers: int) -> Constraint:
     """Require that a tile has as many features of each of so many layers, and each block of a cluster its copies."""
 
@@ -83,16 +89,15 @@ def tiles_hold(layers: int) -> Constraint:
 def _geometry(plan: Plan, rows: int, features: int, depth: int, layers: int) -> _Geometry:
     columns, cluster = plan.integer("product_columns") // layers, plan.integer("product_cluster")
     row, groups = 2 * depth, features // _COLUMNS_OF_MAP
-    one = (row, row, row)
     return _Geometry(
-        x=MapLayout(2, (depth, rows, 1, 1, 1), (row, *one), (_LINE_DEPTH, TILE_ROWS, 1, 1, 1), _LINE_BYTES),
+        x=rows_of(rows, depth, TILE_ROWS),
         # Rows 8 · q + 2 · i + p of each 32, in the order of i, q and p.
         weight=MapLayout(
             2,
             (depth, 2, 4, 4, groups),
             (row, 8 * row, 2 * row, _COLUMNS_OF_MAP * row),
-            (_LINE_DEPTH, 2, 4, 4, columns // cluster // _COLUMNS_OF_MAP),
-            _LINE_BYTES,
+            (LINE_DEPTH, 2, 4, 4, columns // cluster // _COLUMNS_OF_MAP),
+            LINE_BYTES,
         ),
         blocks=blocks_of_product(ceil_div(features, columns), rows, cluster, plan.device),
         shared=_shared_bytes(plan.integer("product_columns"), plan.integer("product_stages")),

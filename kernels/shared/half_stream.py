@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from tunebench.kernels.shared.half_product import HALF_TYPES, aligned
+from tunebench.kernels.shared.half_product import BARRIER_BYTES, HALF_TYPES, LINE_BYTES, aligned, rows_of
 from tunebench.kernels.shared.stream_product import is_stream
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device
@@ -15,13 +15,10 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
 from tunebench.tuner.tensor_map import MapLayout, TensorMap
 
-_LINE_BYTES = 128
-_LINE_DEPTH = 64
 _RUN = 8
 _LEAST_ROWS, _ROWS_OF_BLOCK, _LEAST_FEATURES = 16, 8, 64
 _MOST_SUMS = 128 * 128
 """Limit of the sums of a block: more would take the registers of what normalises them."""
-_BARRIER_BYTES = 16
 
 
 def streams_halves(product: str, problem: Problem) -> bool:
@@ -62,9 +59,9 @@ def _blocks_have_rows(stream_split: int, stream_rows: int, product: str, problem
 
 
 def _shared_bytes(stream_stages: int, stream_rows: int, stream_features: int, stream_split: int) -> int:
-    of_stages = stream_stages * ((stream_rows + stream_features) * _LINE_BYTES + _BARRIER_BYTES)
+    of_stages = stream_stages * ((stream_rows + stream_features) * LINE_BYTES + BARRIER_BYTES)
     sent = (stream_rows - stream_rows // stream_split) * stream_features * 4
-    return of_stages + sent + _BARRIER_BYTES
+    return of_stages + sent + BARRIER_BYTES
 
 
 def _fits_shared_memory(
@@ -99,14 +96,9 @@ class _Geometry(NamedTuple):
 def _geometry(plan: Plan, rows: int, features: int, depth: int) -> _Geometry:
     of_tile, split = (plan.integer("stream_rows"), plan.integer("stream_features")), plan.integer("stream_split")
 
-    def layout(count: int, at_once: int) -> MapLayout:
-        row = 2 * depth
-        box = (_LINE_DEPTH, at_once, 1, 1, 1)
-        return MapLayout(2, (depth, count, 1, 1, 1), (row, row, row, row), box, _LINE_BYTES)
-
     return _Geometry(
-        x=layout(rows, of_tile[0]),
-        weight=layout(features, of_tile[1]),
+        x=rows_of(rows, depth, of_tile[0]),
+        weight=rows_of(features, depth, of_tile[1]),
         blocks=ceil_div(features, of_tile[1]) * split,
         threads=2 * of_tile[1] + 64,
         shared=_shared_bytes(plan.integer("stream_stages"), *of_tile, split),

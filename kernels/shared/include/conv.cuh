@@ -54,11 +54,17 @@ constexpr long long padding_above = padding_height / 2, padding_before = padding
 constexpr long long span_height = (kernel_height - 1) * dilation_height + 1;
 constexpr long long span_width = (kernel_width - 1) * dilation_width + 1;
 
+// A side of the output, of the image's.
+__device__ __forceinline__ long long out_side(long long size, long long kernel, long long stride, long long padding,
+                                              long long dilation, long long output_padding) {
+    const long long span = (kernel - 1) * dilation + 1;
+    return transposed ? (size - 1) * stride - padding + span + output_padding : (size + padding - span) / stride + 1;
+}
 __device__ __forceinline__ long long out_height_of(long long height) {
-    return (height + padding_height - span_height) / stride_height + 1;
+    return out_side(height, kernel_height, stride_height, padding_height, dilation_height, output_padding_height);
 }
 __device__ __forceinline__ long long out_width_of(long long width) {
-    return (width + padding_width - span_width) / stride_width + 1;
+    return out_side(width, kernel_width, stride_width, padding_width, dilation_width, output_padding_width);
 }
 
 // Where an element stands in a dense tensor of so many channels and pixels a sample.

@@ -52,7 +52,7 @@ __device__ __forceinline__ void direct_by_block(const scalar_t* __restrict__ x, 
                                                 const Epilogue& epilogue) {
     if constexpr (direct) {
         constexpr long long channels = in_channels / groups, area = kernel_height * kernel_width;
-        const Sides out = shape.output();
+        const Sides out = output_of(shape);
         const long long filters = shape.out_channels, pixels = out.pixels(), in_pixels = shape.image.pixels();
         const long long tiles = (out.height + direct_rows - 1) / direct_rows;
         const long long all = shape.samples * filters * tiles * out.width;

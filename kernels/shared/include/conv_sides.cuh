@@ -2,13 +2,6 @@
 // conv.cuh. What the kernels for images with two sides have of it stands with them.
 #pragma once
 
-// A side of the output, of the image's.
-__device__ __forceinline__ long long out_side(long long size, long long kernel, long long stride, long long padding,
-                                              long long dilation, long long output_padding) {
-    const long long span = (kernel - 1) * dilation + 1;
-    return transposed ? (size - 1) * stride - padding + span + output_padding : (size + padding - span) / stride + 1;
-}
-
 // Where a weight has what an output channel multiplies an input channel of its group by, at one place of the window.
 __device__ __forceinline__ long long weight_offset(long long out_channel, long long channel, long long place,
                                                    long long out_channels, long long channels, long long area, bool last) {
@@ -30,14 +23,12 @@ struct ShapeOfSides {
     long long samples, out_channels;
     Sides image;
     bool weight_last;
-
-    __device__ __forceinline__ Sides output() const {
-        return {out_side(image.depth, kernel_depth, stride_depth, padding_depth, dilation_depth, output_padding_depth),
-                out_side(image.height, kernel_height, stride_height, padding_height, dilation_height,
-                         output_padding_height),
-                out_side(image.width, kernel_width, stride_width, padding_width, dilation_width, output_padding_width)};
-    }
 };
+
+__device__ __forceinline__ Sides output_of(const ShapeOfSides& shape) {
+    return {out_side(shape.image.depth, kernel_depth, stride_depth, padding_depth, dilation_depth, output_padding_depth),
+            out_height_of(shape.image.height), out_width_of(shape.image.width)};
+}
 
 // Where along a side the window of an output element has an element of the image; below 0 where it has none there.
 __device__ __forceinline__ long long seen_at(long long out, long long step, long long size, long long stride,
@@ -83,7 +74,6 @@ __device__ __noinline__ accumulator_t convolved(const scalar_t* x, const scalar_
     return sum;
 }
 
-__device__ __forceinline__ Sides output_of(const ShapeOfSides& shape) { return shape.output(); }
 __device__ __forceinline__ accumulator_t convolved_at(const scalar_t* x, const scalar_t* weight, const ShapeOfSides& shape,
                                                        const Sides& out, long long sample, long long channel,
                                                        long long pixel) {

@@ -207,7 +207,7 @@ def test_second_derivatives_are_those_of_torchs_products() -> None:
 
 
 def test_a_step_is_decided_by_a_duel_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compared are the output and all gradients; what loses is the reference's, and its choice says why."""
+    """The duel compares the output and all gradients; a step that loses is the reference's, and its choice says why."""
     for ratio in (2.0, 0.5):
         answers: list[tuple[torch.Tensor, ...]] = []
 
@@ -254,7 +254,7 @@ def test_policies_say_what_trains() -> None:
 
 
 def test_a_backward_is_noticed_behind_the_reference_too() -> None:
-    """What is no faster forward may be in a step; a model that is in train mode is asked."""
+    """A kernel that is no faster forward may be faster in a step: a model in train mode is asked."""
     for training in (True, False):
         _, tuned, inputs = pair("gemm_sigmoid_residual", training=training)
         with use_policy("exact", wait=True):

@@ -18,7 +18,7 @@ from tunebench.kernels.runtime.registry import import_model
 PROBLEMS = problems(Path(), small=True)
 _ON_A_CPU = ("level1_72_transposed3d", "level1_81_transposed2d", "level1_83_of_each_channel")
 WRITTEN = [one for one in PROBLEMS if one.group != "plain_convolution" or one.name in _ON_A_CPU]
-"""Those that `new` writes in seconds: it runs a reference, of which most convolutions alone take a CPU a minute."""
+"""The problems that `new` writes in seconds: it runs the reference, and most convolutions alone take a CPU a minute."""
 OF_THEMSELVES = "level1_32_hardtanh"
 """Of numbers between 0 and 1 it is the number itself: a copy of the input would do for what KernelBench draws."""
 SAMPLE = [one for one in PROBLEMS if one.name == OF_THEMSELVES] + random.Random(0).sample(WRITTEN, 1)
