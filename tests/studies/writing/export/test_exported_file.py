@@ -86,7 +86,7 @@ def test_all_that_a_file_s_code_asks_for_is_there(name: str, text_of: Callable[[
     for scope in scopes:
         scopes += scope.get_children()
         for symbol in scope.get_symbols():
-            if symbol.is_referenced() and (symbol.is_global() or scope.get_type() == "module"):
+            if symbol.is_referenced() and symbol.is_global():
                 assert symbol.get_name() in context or hasattr(builtins, symbol.get_name()), symbol.get_name()
     of_plan, of_device = _attributes(text, context["Plan"]), _attributes(text, context["Device"])
     host = ast.unparse(ast.parse(text))
