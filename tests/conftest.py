@@ -33,6 +33,7 @@ from tunebench.tuner.result import Stage
 TESTS = Path(__file__).parent
 WRITES_NO_BYTECODE = sys.dont_write_bytecode
 sys.dont_write_bytecode = False  # while the tests' modules are collected, which each worker would compile again
+gc.disable()  # until they are: imports make little garbage, and looking for it takes a fifth of their seconds
 
 LONG = (
     "test_documentation.py",
@@ -56,6 +57,7 @@ def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = WRITES_NO_BYTECODE  # a kernel that a test edits twice in a second would run its old one
     gc.collect()
     gc.freeze()
+    gc.enable()
     atexit.register(gc.unfreeze)
 
 
