@@ -217,8 +217,9 @@ def _outermost(readable: Sequence[Path], hidden: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in sorted({_below(hidden, path) for path in readable}):
-        is_hidden = any(root in path.parents and not root.is_relative_to(path.resolve()) for root in hidden)
-        if is_hidden and not any(outer in path.parents for outer in found):
+        if not any(root in path.parents for root in hidden) or any(outer in path.parents for outer in found):
+            continue
+        if not any(root.is_relative_to(path.resolve()) for root in hidden):
             found.append(path)
     return found
 
