@@ -56,6 +56,7 @@ def test_text_and_plot(run: CommandLine, space: Path, tmp_path: Path) -> None:
     assert "Best so far over the optimum" in plot.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_samplers_of_optuna_are_strategies(run: CommandLine, space: Path) -> None:
     names = ("optuna:CmaEsSampler", "optuna:GPSampler")
     options = [option for name in names for option in ("--sampler", name)]
