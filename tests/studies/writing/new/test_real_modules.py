@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -37,8 +38,7 @@ def test_a_module_of_a_program_gets_a_kernel_or_a_reason(name: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", WHOLE_MODULES)
+@pytest.mark.parametrize(("name", "dtype"), zip(WHOLE_MODULES, itertools.cycle(DTYPES), strict=False))
 def test_a_whole_module_stays_in_kernels_that_was_counted_there(name: str, dtype: str, tmp_path: Path) -> None:
     made = made_of(WHOLE_MODULES[name].file(dtype), tmp_path)
     if RECORDED[f"modules in {dtype}", name]["extent"] == Extent.ALL:
