@@ -1,0 +1,274 @@
+"""A model's passes as the folder of an ordinary kernel: a `.cu`, and a `model.py` that declares and launches them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from tunebench.kernels.blocks.device_function import has_fast_form
+from tunebench.kernels.blocks.loops import numbers_of
+from tunebench.studies.writing.loops.lower import GIVEN, UnloweredError, lower
+from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of
+from tunebench.studies.writing.new.trace import Traced
+
+_MODEL = '''"""{name}: {count} over loop nests, made from {source} by `tunebench new` (docs/loops.md)."""
+
+import torch
+
+from tunebench import Kernel, Plan, Problem, TunedModule
+from tunebench.kernels.blocks import loops
+
+from .reference import Model
+
+SPACE = loops.space(
+{parts}
+)
+
+NUMBERS = {numbers}
+"""What the model's attributes were when the passes were written."""
+
+
+class ModelNew(TunedModule, Model):
+    kernel = Kernel.declare(
+        __file__,
+        SPACE,
+{declared}
+    )
+
+    def problem(self, {taken}) -> Problem | None:
+        if path := loops.changed(self, NUMBERS):
+            return self.unserved(f"'{{path}}' is another than the passes were written for")
+{checks}
+        return super().problem({passed})
+
+    def tuned_forward(self, plan: Plan, {taken}) -> torch.Tensor:
+{body}
+'''
+
+
+@dataclass(frozen=True)
+class Written:
+    """The texts of a kernel of passes.
+
+    Attributes:
+        model: of `model.py`.
+        source: of the `.cu`.
+        does: the operations that it does, by torch's names.
+    """
+
+    model: str
+    source: str
+    does: tuple[str, ...]
+
+
+def write(name: str, model: nn.Module, inputs: Mapping[str, Any], source: str) -> Written:
+    """Write a model's passes.
+
+    Args:
+        inputs: by the names of `forward`'s arguments; fake tensors will do, as for the model's own.
+        source: what the model is from.
+
+    Raises:
+        UnloweredError: something of it is no loop nest.
+    """
+    return _written(name, model, inputs, source, _programs(lambda training: model.train(training), inputs))
+
+
+def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) -> dict[str, Program]:
+    """The programs of a model by mode; one by the name of nothing where they are the same."""
+    programs: dict[str, Program] = {}
+    errors = []
+    for mode in ("eval", "train"):
+        try:
+            programs[mode] = ProgramWriter(lower(model_in(mode == "train"), inputs), "pass").write()
+        except UnloweredError as error:
+            errors.append(error)
+    if not programs:
+        raise errors[0]
+    if len(programs) == 2:
+        if programs["eval"] == programs["train"]:
+            return {"": programs["eval"]}
+        return {mode: ProgramWriter(lower(model_in(mode == "train"), inputs), mode).write() for mode in programs}
+    return programs
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What a kernel of a block has in addition, so that passes do what torch did behind it.
+
+    Attributes:
+        head: statements of the module: the space of the passes, and the numbers that they were written for.
+        attributes: lines of the class.
+        problem: the body of its method `problem`, in which `{given}` are the arguments that the block takes.
+        after: the statements behind the block's own forward, by which the value is `value`.
+        source: CUDA C++ that stands behind the block's.
+        does: the operations, by torch's names.
+    """
+
+    head: tuple[str, ...]
+    attributes: tuple[str, ...]
+    problem: tuple[str, ...]
+    after: tuple[str, ...]
+    source: str
+    does: tuple[str, ...]
+
+
+def behind(traced: Traced, last: str) -> Behind:
+    """Write what a traced model does behind a node as passes.
+
+    Raises:
+        UnloweredError: something of it is no loop nest.
+    """
+    assert traced.graph is not None
+    if GIVEN in traced.names:
+        raise UnloweredError(f"the argument '{GIVEN}'")
+    inputs = dict(zip(traced.names, traced.inputs, strict=False))
+    programs = _programs(lambda training: _marked(traced, last, training), inputs)
+    passes = [one for program in programs.values() for one in program.passes]
+    sizes = tuple(dict.fromkeys(size for program in programs.values() for size in program.sizes))
+    modes = [mode for mode in programs if mode]
+    parts = [_part(one.name, one.reduced is not None, one.neighbours_are_lanes) for one in passes]
+    numbers = [f'    "{key}": {value!r},' for key, value in numbers_of(traced.model).items()]
+    head = ["SPACE = loops.space(", *(f"    {one}" for one in parts), ")", "", "NUMBERS = {", *numbers, "}"]
+    given = f"sizes={sizes!r}" + (f", modes={tuple(modes)!r}" if len(modes) > 1 else "")
+    tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
+    problem = [
+        "if path := loops.changed(self, NUMBERS):",
+        "    return self.unserved(f\"'{path}' is another than the passes were written for\")",
+        f"if not ({' and '.join(f'{name}.is_contiguous()' for name in tensors)}):",
+        '    return self.unserved("the passes are for contiguous tensors")',
+        *(line.removeprefix(" " * 8) for line in _checks(programs, modes or ["eval"]).split("\n") if line),
+    ]
+    used: dict[str, None] = {}
+    for program in programs.values():
+        used.update(dict.fromkeys(_sizes(program, " ".join(sizes))))
+    named = ", ".join(f"{size}={size}" for size in sizes)
+    problem += [*used, f"return loops.sized(super().problem({{given}}), {named})"]
+    return Behind(
+        tuple(head),
+        (f"passes = blocks.Passes(SPACE, {given})",),
+        tuple(problem),
+        tuple(_body(programs, modes)),
+        source_of(list(programs.values()), is_alone=False),
+        tuple(dict.fromkeys(done for one in passes for done in one.does)),
+    )
+
+
+def _marked(traced: Traced, last: str, training: bool) -> nn.Module:
+    """A traced model in a mode, in which the value of a node is marked as made by a block."""
+    assert traced.graph is not None
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    result = graph.graph_copy(traced.graph, copies)
+    for node, copy in copies.items():
+        for place in node.meta.get("training", ()):
+            at: Any = place
+            if isinstance(at, int):
+                copy.update_arg(at, not copy.args[at] if training else copy.args[at])
+            elif training:
+                copy.update_kwarg(at, not copy.kwargs[at])
+    graph.output(result)
+    (made,) = (copy for node, copy in copies.items() if node.name == last)
+    with graph.inserting_after(made):
+        mark = graph.call_function(torch.ops.tunebench_new.made_by_a_block.default, (made,))
+    made.replace_all_uses_with(mark, delete_user_cb=lambda user: user is not mark)
+    module = fx.GraphModule(traced.model, graph)
+    module.train(training)
+    return module
+
+
+def _written(
+    name: str, model: nn.Module, inputs: Mapping[str, Any], source: str, programs: Mapping[str, Program]
+) -> Written:
+    passes = [one for program in programs.values() for one in program.passes]
+    texts = source_of(list(programs.values()))
+    indices = [key for key, value in inputs.items() if _is_index(value)]
+    modes = tuple(programs) if "" not in programs else ("eval",)
+    axes = {
+        key: tuple(f"{key}_{at}" for at in range(value.dim())) if value.dim() != 1 else f"{key}_0"
+        for key, value in inputs.items()
+        if isinstance(value, torch.Tensor)
+    }
+    sizes = dict.fromkeys(size for program in programs.values() for size in program.sizes)
+    declared = [f"axes={axes!r},", f"compiled_axes={tuple(sizes)!r},"]
+    declared += [f"indices={tuple(indices)!r},"] if indices else []
+    declared += [f"modes={modes!r},"] if len(modes) > 1 else []
+    main = next((value.dtype for value in inputs.values() if _is_floating(value)), torch.float32)
+    if main in (torch.float16, torch.bfloat16):
+        declared.append(f"dtypes=({str(main).removeprefix('torch.')!r},),")
+    else:
+        declared.append('dtypes=("float32", "float64", "float16", "bfloat16"),')
+    fast = "loops.fast_math(), " if has_fast_form([one.text for one in passes]) else ""
+    parts = [_part(one.name, one.reduced is not None, one.neighbours_are_lanes) for one in passes]
+    body = _body(programs, modes)
+    numbers = ["{", *(f'    "{key}": {value!r},' for key, value in numbers_of(model).items()), "}"]
+    text = _MODEL.format(
+        name=name,
+        count="a pass" if len(passes) == 1 else f"{len(passes)} passes",
+        source=source,
+        parts="\n".join(f"    {one}" for one in [*([fast.strip()] if fast else []), *parts]),
+        numbers="\n".join(numbers) if len(numbers) > 2 else "{}",
+        declared="\n".join(f"        {one}" for one in declared),
+        taken=", ".join(f"{key}: {'torch.Tensor' if isinstance(value, torch.Tensor) else 'float'}" for key, value in inputs.items()),
+        passed=", ".join(inputs),
+        checks=_checks(programs, modes),
+        body="\n".join(f"        {one}" for one in body),
+    )
+    return Written(text, texts, tuple(dict.fromkeys(done for one in passes for done in one.does)))
+
+
+def _part(name: str, reduces: bool, along: bool) -> str:
+    return f'loops.over_rows("{name}", along={along}),' if reduces else f'loops.over_elements("{name}"),'
+
+
+def _checks(programs: Mapping[str, Program], modes: Sequence[str]) -> str:
+    """The statements that leave to the reference what the passes are not for."""
+    lines = []
+    if len(programs) == 1 and "" not in programs:
+        lines += [f"if {'not ' if 'train' in programs else ''}self.training:"]
+        lines += [f'    return self.unserved("the passes are for {modes[0]} mode")']
+    for mode, program in programs.items():
+        used = [*_sizes(program, " ".join(program.conditions))]
+        tests = list(dict.fromkeys(program.conditions))
+        if not tests:
+            continue
+        own = [*used, "fits = (", *(f"    {one}," for one in tests), ")", "if not all(fits):"]
+        own.append('    return self.unserved("the passes are not for these sizes")')
+        if mode and len(programs) > 1:
+            lines += [f"if {'' if mode == 'train' else 'not '}self.training:", *(f"    {one}" for one in own)]
+        else:
+            lines += own
+    return "\n".join(f"        {one}" for one in lines)
+
+
+def _sizes(program: Program, text: str) -> list[str]:
+    """Statements that give the sizes that a text has their names."""
+    by_argument: dict[str, dict[int, str]] = {}
+    for size, (argument, at) in program.sizes.items():
+        if re.search(rf"\b{size}\b", text):
+            by_argument.setdefault(argument, {})[at] = size
+    lines = []
+    for argument, names in by_argument.items():
+        taken = [names.get(at, "_") for at in range(program.dimensions[argument])]
+        lines.append(f"{', '.join(taken)}{',' if len(taken) == 1 else ''} = {argument}.shape")
+    return lines
+
+
+def _body(programs: Mapping[str, Program], modes: Sequence[str]) -> list[str]:
+    made = {mode: [*_sizes(one, "\n".join(one.lines)), *one.lines] for mode, one in programs.items()}
+    if len(made) == 1:
+        return next(iter(made.values()))
+    return ["if self.training:", *(f"    {one}" for one in made["train"]), *made["eval"]]
+
+
+def _is_index(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
+
+
+def _is_floating(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
