@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.coverage import cases, main
+from benchmarks.coverage import Case, Extent, cases, covered, main
 from benchmarks.modules import DTYPES, MODULES
 from benchmarks.rows import read_rows
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -31,12 +31,6 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-PROBLEMS = {
-    "level1/2_relu.py": "torch.relu(x) * 2",
-    "level1/10_cumsum.py": "torch.relu(x * 2).cumsum(0)",
-    "level2/1_two_results.py": "(x + 1, x * 2)",
-    "level2/2_no_such_value.py": "y",
-}
 
 
 def test_there_are_forty_modules_and_more() -> None:
@@ -62,31 +56,41 @@ def test_a_module_runs_at_its_sizes_in_each_dtype(name: str, dtype: str) -> None
     assert torch.get_default_dtype() is torch.float32
 
 
-def test_problems_are_counted_by_what_becomes_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, value in PROBLEMS.items():
-        (tmp_path / "KernelBench" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "KernelBench" / name).write_text(PROBLEM.format(value=value), encoding="utf-8")
-    chosen = [(case.group, case.name) for case in cases(tmp_path)]
-    assert chosen[-4:] == [
-        ("level1", "2_relu"),
-        ("level1", "10_cumsum"),
-        ("level2", "1_two_results"),
-        ("level2", "2_no_such_value"),
-    ]
-    assert len(chosen) == len(DTYPES) * len(MODULES) + 4
-    main(tmp_path, only=["level"], file=tmp_path / "coverage.json")
-    rows, are_all = read_rows(tmp_path / "coverage.json")
-    assert are_all
-    assert [(row["extent"], row["block"], row["left"]) for row in rows] == [
-        ("entirely", "Pointwise", []),
-        ("partly", "Pointwise", ["cumsum"]),
-        ("by hand", "", []),
-        ("by hand", "", []),
-    ]
-    assert [row["why"] for row in rows[:2]] == ["", ""]
-    assert "does not return one tensor" in rows[2]["why"] and "'y' is not defined" in rows[3]["why"]
-    assert str(tmp_path) not in json.dumps(rows)
-    printed = capsys.readouterr().out
-    assert "left to torch most often: cumsum 1" in printed
-    assert printed.splitlines()[-2].split() == ["level1", "1", "1", "0"]
-    assert printed.splitlines()[-1].split() == ["level2", "0", "0", "2"]
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of three problems that do not run."""
+    for name, value in {"level1/10_b": "y", "level1/2_a": "z", "level2/1_c": "x.no_such_value"}.items():
+        file = tmp_path / "KernelBench" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(PROBLEM.format(value=value), encoding="utf-8")
+    return tmp_path
+
+
+def test_problems_come_by_number_behind_the_modules(checkout: Path) -> None:
+    found = [(case.group, case.name) for case in cases(checkout)]
+    assert found[-3:] == [("level1", "2_a"), ("level1", "10_b"), ("level2", "1_c")]
+    assert len(found) == len(DTYPES) * len(MODULES) + 3
+
+
+@pytest.mark.slow
+def test_problems_are_counted_by_what_becomes_of_them(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(checkout, only=["level"], file=checkout / "coverage.json")
+    rows, are_all = read_rows(checkout / "coverage.json")
+    assert are_all and [row["extent"] for row in rows] == [Extent.NONE] * 3
+    assert all(name in row["why"] for name, row in zip(("'z'", "'y'", "'no_such_value'"), rows, strict=True))
+    assert str(checkout) not in json.dumps(rows)
+    counts = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert counts == [["level1", "0", "0", "2"], ["level2", "0", "0", "1"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "extent", "left"),
+    [
+        ("torch.relu(x) * 2", Extent.ALL, []),
+        ("torch.linalg.svdvals(torch.relu(x) * 2)", Extent.PART, ["linalg_svdvals"]),
+    ],
+)
+def test_what_torch_is_left_with_is_told(value: str, extent: Extent, left: list[str]) -> None:
+    row = covered(Case("level1", "1_a", PROBLEM.format(value=value)))
+    assert (row["extent"], row["block"], row["left"]) == (extent, "Pointwise", left)
