@@ -101,8 +101,7 @@ class Model(nn.Module):
 """,
         "torch.randn(8, 32)",
         "[32]",
-        block="Rows",
-        left=("tanh", "dropout", "add"),
+        block="Passes",
     ),
     "grouped Conv1d": RealModule(
         """
@@ -131,8 +130,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 32)",
         "[8]",
-        block="Conv",
-        left=("getitem", "silu", "mul", "sigmoid"),
+        block="Conv and passes",
     ),
     "in place on an argument": RealModule(
         """
@@ -166,8 +164,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 8, 8)",
         "[8]",
-        block="Conv",
-        left=("add", "relu", "mul"),
+        block="Conv and passes",
     ),
     "parts of a Sequential": RealModule(
         """
@@ -232,8 +229,7 @@ class Model(nn.Module):
 """,
         "torch.randn(8, 32)",
         "[32, 4]",
-        block="Pointwise",
-        left=("LayerNorm",),
+        block="Passes",
     ),
     "names of variables": RealModule(
         """
@@ -257,7 +253,7 @@ class Model(nn.Module):
         return torch.relu(x) + torch.randn_like(x) if self.training else torch.relu(x) * 2 + 1
 """,
         "torch.randn(8, 32)",
-        reason="something else in train mode than in eval mode",
+        block="Passes",
     ),
     "a counter": RealModule(
         """
@@ -286,7 +282,7 @@ class Model(nn.Module):
         return torch.relu(x - self.mean) * 2
 """,
         "torch.randn(8, 32)",
-        reason="mul_, which changes 'mean' in place",
+        block="Passes",
     ),
     "layer scale and stochastic depth": RealModule(
         """
@@ -306,7 +302,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 32), torch.randn(2, 8, 32)",
         "[32, 0.1]",
-        reason="something else in train mode than in eval mode",
+        block="Passes",
     ),
     "a product with alpha": RealModule(
         """
