@@ -129,7 +129,7 @@ def _interleaved(
     kept: Sequence[tuple[sympy.Symbol, sympy.Expr]],
     reduced: Sequence[tuple[sympy.Symbol, sympy.Expr]],
 ) -> list[sympy.Expr] | None:
-    """As `_grouped`, where each dimension is of the next kept elements or of the next reduced ones."""
+    """Group as `_grouped` does, each dimension of the next kept elements or of the next reduced ones."""
     if not sizes:
         return None if kept or reduced else []
     size, *others = sizes

@@ -225,7 +225,7 @@ class NestWriter:
         )
 
     def _usual_parts(self, along: bool) -> int:
-        """So many blocks for each row that some hundreds are busy, in a power of two."""
+        """Return how many blocks a row has, a power of two, so that some hundreds are busy."""
         rows = max(1, hint(self.kept) // (1 if along else 64))
         most = max(1, min(_BLOCKS // rows, hint(self.reduced) // _LEAST_PART))
         return 1 << min(8, most.bit_length() - 1)

@@ -192,7 +192,7 @@ class ProgramWriter:
         return text
 
     def _in_cpp(self, text: str) -> str:
-        """As `_renamed`, with the problem's names for what the graph is given, too."""
+        """Rename as `_renamed` does, and give what the graph is given the problem's names too."""
         for name, place in self.lowered.places.items():
             own = place.text.replace(".", "_")
             if own in _TAKEN or re.fullmatch(r"([krt]|all|at|own|buf|before)\d*", own) or own in CPP_WORDS:
@@ -249,7 +249,7 @@ class ProgramWriter:
         return {name: (name.rpartition("_")[0], int(name.rpartition("_")[2])) for name in self.names.values()}
 
     def _conditions(self) -> Iterator[str]:
-        """What has to hold of the arguments."""
+        """Conditions that the arguments have to meet."""
         for argument, shape in self.lowered.shapes.items():
             for at, size in enumerate(shape):
                 name = self._python(size.node.expr if isinstance(size, torch.SymInt) else size)

@@ -100,7 +100,7 @@ def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) 
 
 @dataclass(frozen=True)
 class Behind:
-    """What a kernel of a block has in addition, so that passes do what torch did behind it.
+    """Additions to a kernel of a block, so that passes do what torch did behind it.
 
     Attributes:
         head: statements of the module: the space of the passes, and the numbers that they were written for.
