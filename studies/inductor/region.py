@@ -1,0 +1,252 @@
+"""A region: a fused node of Inductor's scheduler, as a problem in KernelBench's form.
+
+Its reference is the part of the graph between the buffers that the node reads and those that it leaves: a `Model` whose
+`forward` has the operations of these FX nodes. Equal regions of any models have the same text, and with it one name,
+under which there is one kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor import ir
+from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
+from torch._inductor.virtualized import V
+
+from tunebench.tuner.errors import TunebenchError
+
+PREFIX = "region_"
+"""How the names of all regions begin."""
+
+_HEAD = '''"""A region of a compiled model: {signature}."""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, {names}):
+'''
+
+
+class NotRegionError(TunebenchError):
+    """The node is no region; the message says why."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that a region reads.
+
+    Attributes:
+        buffer: its name in Inductor's program.
+        shape: its sizes where the graph was compiled; those that are symbols, as they were then.
+    """
+
+    buffer: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region of a graph.
+
+    Attributes:
+        text: of its `Model`.
+        inputs: of `forward`, in order.
+        outputs: the buffers that it leaves, in the order in which `forward` returns them.
+        inner: the buffers that nothing else reads.
+        source: the last line of the user's code that it is of; empty where that is not known.
+    """
+
+    text: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[str, ...]
+    inner: tuple[str, ...]
+    device: torch.device
+    source: str
+
+    @property
+    def name(self) -> str:
+        """Its kernel's name."""
+        return PREFIX + hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+def region_of(node: BaseSchedulerNode) -> Region:
+    """Return the region that a node of Inductor's scheduler is.
+
+    Raises:
+        NotRegionError: it is none.
+    """
+    parts = node.get_nodes()
+    if not all(isinstance(one, SchedulerNode) and isinstance(one.node, ir.ComputedBuffer) for one in parts):
+        raise NotRegionError("it is a library's")
+    if node.has_aliasing_or_mutation():
+        raise NotRegionError("it writes into a tensor that is there already")
+    device = node.get_device()
+    assert device is not None
+    inner, outputs = [], []
+    names = node.get_operation_names()
+    for name in node.get_buffer_names():
+        is_inner = node.scheduler.can_buffer_be_removed_through_fusion(name, names)
+        (inner if is_inner else outputs).append(name)
+    written = node.get_buffer_names()
+    reads = sorted({one.name for one in node.read_writes.reads} - written)
+    ends = [_node_of(name) for name in outputs]
+    begins = {_node_of(name): name for name in reads}
+    order = {one: place for place, one in enumerate(ends[0].graph.nodes)}
+    nodes = sorted(_between(ends, begins), key=order.__getitem__)
+    operations = [one for one in nodes if one not in begins]
+    used = (one for operation in operations for one in operation.all_input_nodes)
+    inputs = list(dict.fromkeys(one for one in used if one in begins))
+    if not inputs:
+        raise NotRegionError("it reads no tensor")
+    text = _Writer(inputs).text(operations, ends)
+    values = tuple(Value(begins[one], _hints(one), one.meta["val"].dtype) for one in inputs)
+    return Region(text, values, tuple(outputs), tuple(inner), device, _source_of(ends))
+
+
+def _node_of(name: str) -> fx.Node:
+    """Return the node of the graph whose value a buffer holds, contiguous as that node's shape says.
+
+    Raises:
+        NotRegionError: there is none.
+    """
+    is_input = name in V.graph.graph_inputs
+    buffer = V.graph.graph_inputs_original[name] if is_input else V.graph.try_get_buffer(name)
+    if not isinstance(buffer, ir.Buffer):
+        raise NotRegionError("it reads a constant")
+    node = next(iter(buffer.origins), None) if is_input else buffer.get_origin_node()
+    if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
+        raise NotRegionError("a buffer of it is no value of the graph")
+    layout, value = buffer.get_layout(), node.meta["val"]
+    sizes = ir.convert_shape_to_inductor(value.shape)
+    is_whole = type(layout) in (ir.FixedLayout, ir.FlexibleLayout) and layout.offset == 0 and layout.is_contiguous()
+    if not is_whole or layout.dtype != value.dtype or not V.graph.sizevars.statically_known_list_equals(
+        layout.size, sizes
+    ):
+        raise NotRegionError("a buffer of it is not contiguous")
+    return node
+
+
+def _between(ends: Sequence[fx.Node], begins: Mapping[fx.Node, str]) -> set[fx.Node]:
+    """Return the nodes from which the ends are computed, back to the beginnings, both included.
+
+    Raises:
+        NotRegionError: there is another tensor to begin with.
+    """
+    found, waiting = set[fx.Node](), [*ends]
+    while waiting:
+        if (one := waiting.pop()) in found or _is_size(one):
+            continue
+        found.add(one)
+        if one in begins:
+            continue
+        if one.op != "call_function":
+            raise NotRegionError(f"it needs '{one.name}', which it does not read")
+        waiting += one.all_input_nodes
+    return found
+
+
+def _is_size(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.SymInt)
+
+
+def _hints(node: fx.Node) -> tuple[int, ...]:
+    return tuple(V.graph.sizevars.optimization_hints(ir.convert_shape_to_inductor(node.meta["val"].shape)))
+
+
+def _source_of(nodes: Sequence[fx.Node]) -> str:
+    """Return the line of code that made the last of some nodes, as `file:line`."""
+    lines = [line for node in nodes for line in (node.stack_trace or "").splitlines() if line.lstrip().startswith("File")]
+    if not lines:
+        return ""
+    file, line, *_ = lines[-1].strip().removeprefix("File ").split(", ")
+    return f"{file.strip(chr(34))}:{line.removeprefix('line ')}"
+
+
+class _Writer:
+    """Writes the `Model` of a region."""
+
+    def __init__(self, inputs: Sequence[fx.Node]) -> None:
+        self._inputs = inputs
+        self._names = {one: f"x{place}" for place, one in enumerate(inputs)}
+
+    def text(self, nodes: Sequence[fx.Node], ends: Sequence[fx.Node]) -> str:
+        """Return the text.
+
+        Args:
+            nodes: the operations, in order.
+            ends: the values that it returns.
+
+        Raises:
+            NotRegionError: there is no Python for an operation.
+        """
+        names = list(self._names.values())
+        head = _HEAD.format(signature=self._signature(), names=", ".join(names))
+        lines = [f"        {self._named(one)} = {self._call(one)}\n" for one in nodes]
+        returned = ", ".join(self._names[one] for one in ends)
+        return f"{head}{''.join(lines)}        return {returned}\n"
+
+    def _named(self, node: fx.Node) -> str:
+        return self._names.setdefault(node, f"v{len(self._names) - len(self._inputs)}")
+
+    def _signature(self) -> str:
+        """Return the types of the inputs, with a letter for each of their sizes that differs from the others."""
+        letters: dict[Any, str] = {}
+
+        def letter(size: Any) -> str:
+            return "1" if size == 1 else letters.setdefault(size, f"n{len(letters)}")
+
+        values = [ir.convert_shape_to_inductor(one.meta["val"].shape) for one in self._inputs]
+        return ", ".join(
+            f"{name} {one.meta['val'].dtype}[{', '.join(map(letter, shape))}]".replace("torch.", "")
+            for (one, name), shape in zip(self._names.items(), values, strict=True)
+        )
+
+    def _call(self, node: fx.Node) -> str:
+        if node.target is operator.getitem:
+            return f"{self._written(node.args[0])}[{node.args[1]!r}]"
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            raise NotRegionError(f"'{node.target}' is no operation of PyTorch's")
+        if torch.Tag.nondeterministic_seeded in target.tags or "inductor" in str(target):
+            raise NotRegionError("it draws random numbers")
+        name = target.overloadpacket.__name__
+        is_public = target.namespace == "aten" and callable(getattr(torch, name, None)) and not name.startswith("_")
+        arguments = [*map(self._written, node.args), *(f"{key}={self._written(one)}" for key, one in node.kwargs.items())]
+        return f"{f'torch.{name}' if is_public else f'torch.ops.{target}'}({', '.join(arguments)})"
+
+    def _written(self, value: Any) -> str:
+        """Return an argument as Python."""
+        match value:
+            case fx.Node():
+                return self._size(value.meta["val"]) if _is_size(value) else self._names[value]
+            case list() | tuple():
+                return f"[{', '.join(map(self._written, value))}]"
+            case torch.device():
+                return "x0.device"
+            case float() if value != value or value in (float("inf"), float("-inf")):
+                return f"float('{value}')"
+            case bool() | int() | float() | str() | None | torch.dtype() | torch.memory_format() | torch.layout():
+                return repr(value) if not isinstance(value, torch.memory_format) else str(value)
+        raise NotRegionError(f"an argument is a {type(value).__name__}")
+
+    def _size(self, size: torch.SymInt) -> str:
+        """Return a size that is a symbol, as the size of an input.
+
+        Raises:
+            NotRegionError: it is none.
+        """
+        for node, name in self._names.items():
+            if node in self._inputs:
+                for place, own in enumerate(node.meta["val"].shape):
+                    if isinstance(own, torch.SymInt) and own.node.expr == size.node.expr:
+                        return f"{name}.shape[{place}]"
+        raise NotRegionError("it computes a size")
