@@ -43,6 +43,15 @@ def block_fits(*threads: str) -> Constraint:
     return Constraint(f"{'_times_'.join(threads)}_within_limit", _looking_at((*threads, "device"), holds))
 
 
+def fills_warps(*threads: str) -> Constraint:
+    """Require that a block of so many threads (the product of several tunables) is of whole warps of 32."""
+
+    def holds(*sizes: int) -> bool:
+        return math.prod(sizes) % 32 == 0
+
+    return Constraint(f"{'_times_'.join(threads)}_fills_warps", _looking_at(threads, holds))
+
+
 def grid_fits(axis: str, *per_block: str) -> Constraint:
     """Require that CUDA's limit allows the blocks for an axis of which one does the product of these tunables."""
 

@@ -1,0 +1,220 @@
+// Loop nests over kept and reduced elements, as generated sources have them: places in memory, functions that
+// functions.cuh lacks, and what the threads of a row do together. All of it, and a generated entry point too, is in the
+// namespace of functions.cuh, so that its functions come before CUDA's own.
+#pragma once
+
+#include "bfloat.cuh"
+#include "half.cuh"
+#include "functions.cuh"
+
+namespace functions {
+
+// 32 bits where no tensor has more elements: a division takes a quarter of the time.
+template <bool is_short> struct Index { using type = int; };
+template <> struct Index<false> { using type = long long; };
+
+template <class T> __device__ __forceinline__ T floor_div(T x, long long y) {
+    const T quotient = static_cast<T>(x / y);
+    return x % y != 0 && (x < 0) != (y < 0) ? quotient - 1 : quotient;
+}
+template <class T> __device__ __forceinline__ T floor_mod(T x, long long y) {
+    return static_cast<T>(x - floor_div(x, y) * y);
+}
+// A place that a tensor names, counted from the end where it is negative.
+template <class T> __device__ __forceinline__ T checked(T place, long long size) {
+    if (place < 0) {
+        place += static_cast<T>(size);
+    }
+    if (place < 0 || place >= size) {
+        __trap();
+    }
+    return place;
+}
+// The value of a function where a condition holds, which alone calls it.
+template <class Function, class Other>
+__device__ __forceinline__ auto when(bool condition, Other other, Function function) -> decltype(function()) {
+    return condition ? function() : static_cast<decltype(function())>(other);
+}
+
+// Of any type; a NaN stays one, as in torch.
+template <class T> __device__ __forceinline__ T larger(T x, T y) { return x > y || x != x ? x : y; }
+template <class T> __device__ __forceinline__ T smaller(T x, T y) { return x < y || x != x ? x : y; }
+template <class T, class U> __device__ __forceinline__ auto larger(T x, U y) -> decltype(x + y) {
+    return x > y || x != x ? decltype(x + y)(x) : decltype(x + y)(y);
+}
+template <class T, class U> __device__ __forceinline__ auto smaller(T x, U y) -> decltype(x + y) {
+    return x < y || x != x ? decltype(x + y)(x) : decltype(x + y)(y);
+}
+template <class T> __device__ __forceinline__ T magnitude(T x) { return x < 0 ? -x : x; }
+__device__ __forceinline__ accumulator_t magnitude(accumulator_t x) { return abs(x); }
+template <class T> __device__ __forceinline__ T inverse(T x) { return ~x; }
+__device__ __forceinline__ bool inverse(bool x) { return !x; }
+template <class T> __device__ __forceinline__ int sign_of(T x) { return (x > 0) - (x < 0); }
+
+#define TUNEBENCH_FUNCTION(name)                                                     \
+    __device__ __forceinline__ accumulator_t name(accumulator_t x) {                 \
+        return is_double ? accumulator_t(::name(double(x))) : accumulator_t(::name##f(float(x))); \
+    }
+TUNEBENCH_FUNCTION(tan)
+TUNEBENCH_FUNCTION(asin)
+TUNEBENCH_FUNCTION(acos)
+TUNEBENCH_FUNCTION(atan)
+TUNEBENCH_FUNCTION(sinh)
+TUNEBENCH_FUNCTION(cosh)
+TUNEBENCH_FUNCTION(asinh)
+TUNEBENCH_FUNCTION(acosh)
+TUNEBENCH_FUNCTION(atanh)
+TUNEBENCH_FUNCTION(exp2)
+TUNEBENCH_FUNCTION(log2)
+TUNEBENCH_FUNCTION(log10)
+TUNEBENCH_FUNCTION(erfc)
+TUNEBENCH_FUNCTION(erfinv)
+TUNEBENCH_FUNCTION(lgamma)
+TUNEBENCH_FUNCTION(rint)
+#undef TUNEBENCH_FUNCTION
+#define TUNEBENCH_FUNCTION(name)                                                              \
+    __device__ __forceinline__ accumulator_t name(accumulator_t x, accumulator_t y) {         \
+        return is_double ? accumulator_t(::name(double(x), double(y)))                        \
+                         : accumulator_t(::name##f(float(x), float(y)));                      \
+    }
+TUNEBENCH_FUNCTION(atan2)
+TUNEBENCH_FUNCTION(fmod)
+TUNEBENCH_FUNCTION(copysign)
+TUNEBENCH_FUNCTION(hypot)
+#undef TUNEBENCH_FUNCTION
+// Of the divisor's sign, as in Python.
+__device__ __forceinline__ accumulator_t remainder(accumulator_t x, accumulator_t y) {
+    const accumulator_t rest = fmod(x, y);
+    return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
+}
+__device__ __forceinline__ long long remainder(long long x, long long y) { return floor_mod(x, y); }
+
+// The joins of reductions. The first element that is a NaN, or the best of equal ones, is the first of all.
+struct Sum {
+    template <class T> static __device__ __forceinline__ T join(T a, T b) { return a + b; }
+};
+struct Product {
+    template <class T> static __device__ __forceinline__ T join(T a, T b) { return a * b; }
+};
+struct Max {
+    template <class T> static __device__ __forceinline__ T join(T a, T b) { return larger<T>(a, b); }
+};
+struct Min {
+    template <class T> static __device__ __forceinline__ T join(T a, T b) { return smaller<T>(a, b); }
+};
+struct Any {
+    static __device__ __forceinline__ bool join(bool a, bool b) { return a || b; }
+};
+struct Parity {
+    template <class T> static __device__ __forceinline__ T join(T a, T b) { return a ^ b; }
+};
+
+template <class T> struct Placed {
+    T value;
+    long long place;  // -1 where there is no element
+};
+template <bool is_largest> struct Best {
+    template <class T> static __device__ __forceinline__ Placed<T> join(Placed<T> a, Placed<T> b) {
+        if (a.place < 0 || b.place < 0) {
+            return a.place < 0 ? b : a;
+        }
+        const bool a_is_none = a.value != a.value, b_is_none = b.value != b.value;
+        if (a_is_none != b_is_none) {
+            return a_is_none ? a : b;
+        }
+        if (a_is_none || a.value == b.value) {
+            return a.place < b.place ? a : b;
+        }
+        return (is_largest ? a.value > b.value : a.value < b.value) ? a : b;
+    }
+};
+
+// A mean, the sum of squares around it, and of how many: joined as Chan, Golub and LeVeque (1983) do.
+struct Moments {
+    accumulator_t mean, squares, count;
+};
+struct Spread {
+    static __device__ __forceinline__ Moments join(Moments a, Moments b) {
+        const accumulator_t count = a.count + b.count, share = count > 0 ? b.count / count : 0, step = b.mean - a.mean;
+        return {a.mean + step * share, a.squares + b.squares + step * step * a.count * share, count};
+    }
+    static __device__ __forceinline__ Moments add(Moments a, accumulator_t value) {
+        const accumulator_t count = a.count + 1, step = value - a.mean, mean = a.mean + step / count;
+        return {mean, a.squares + step * (value - mean), count};
+    }
+};
+
+template <class T> __device__ __forceinline__ T from_lane_beside(T mine, int distance) {
+    static_assert(sizeof(T) % 4 == 0, "shuffled in words");
+    T found = mine;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
+        reinterpret_cast<unsigned*>(&found)[i] =
+            __shfl_xor_sync(0xFFFFFFFFu, reinterpret_cast<const unsigned*>(&mine)[i], distance);
+    }
+    return found;
+}
+__device__ __forceinline__ bool from_lane_beside(bool mine, int distance) {
+    return __shfl_xor_sync(0xFFFFFFFFu, int(mine), distance) != 0;
+}
+
+// The threads of a block: `lanes` for each of `rows`, powers of two; neighbours are lanes of one row, or of rows beside it.
+template <int rows, int lanes, bool neighbours_are_lanes> struct Threads {
+    static constexpr int shuffled = !neighbours_are_lanes ? 1 : lanes < 32 ? lanes : 32;
+
+    static __device__ __forceinline__ int row() {
+        return neighbours_are_lanes ? threadIdx.x / lanes : threadIdx.x % rows;
+    }
+    static __device__ __forceinline__ int lane() {
+        return neighbours_are_lanes ? threadIdx.x % lanes : threadIdx.x / rows;
+    }
+
+    // What the lanes of a row have, joined in one order, for each of them.
+    template <class Join, class T> static __device__ __forceinline__ T join(T mine) {
+#pragma unroll
+        for (int distance = shuffled / 2; distance > 0; distance /= 2) {
+            const T other = from_lane_beside(mine, distance);
+            mine = lane() & distance ? Join::join(other, mine) : Join::join(mine, other);
+        }
+        if constexpr (lanes > shuffled) {
+            __shared__ T shared[rows][lanes / shuffled];
+            __syncthreads();
+            if (lane() % shuffled == 0) {
+                shared[row()][lane() / shuffled] = mine;
+            }
+            __syncthreads();
+            mine = shared[row()][0];
+            for (int part = 1; part < lanes / shuffled; ++part) {
+                mine = Join::join(mine, shared[row()][part]);
+            }
+        }
+        return mine;
+    }
+
+    // What the lanes up to this one have, joined with what came before; `before` becomes that of all lanes.
+    template <class T, class Join>
+    static __device__ __forceinline__ T scan(T mine, T& before, bool is_first, Join join) {
+        if constexpr (lanes == 1) {
+            return before = is_first ? mine : join(before, mine);
+        } else {
+            __shared__ T shared[rows][lanes];
+            __syncthreads();
+            shared[row()][lane()] = mine;
+            for (int distance = 1; distance < lanes; distance *= 2) {
+                __syncthreads();
+                const bool has_other = lane() >= distance;
+                const T other = has_other ? shared[row()][lane() - distance] : mine;
+                __syncthreads();
+                mine = has_other ? join(other, mine) : mine;
+                shared[row()][lane()] = mine;
+            }
+            __syncthreads();
+            const T all = shared[row()][lanes - 1];
+            mine = is_first ? mine : join(before, mine);
+            before = is_first ? all : join(before, all);
+            return mine;
+        }
+    }
+};
+
+}  // namespace functions

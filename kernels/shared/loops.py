@@ -1,0 +1,82 @@
+"""Passes over loop nests, as `tunebench new` writes them: their space, their launches, and what they were written for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from tunebench.tuner import constraints
+from tunebench.tuner.build import Argument
+from tunebench.tuner.kernel import Plan, ceil_div
+from tunebench.tuner.space import Constraint, SearchSpace, Tunable
+
+_Part = tuple[tuple[Tunable, ...], tuple[Constraint, ...]]
+_MANY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def over_elements(name: str) -> _Part:
+    """Return the tunables of a pass that computes elements, a thread each."""
+    return (Tunable(f"{name}_threads", (64, 128, 256, 512, 1024), default=256),), ()
+
+
+def over_rows(name: str, *, along: bool) -> _Part:
+    """Return the tunables of a pass that reduces rows, and their constraints.
+
+    Args:
+        along: whether neighbours in memory are elements of one row, so that many threads (`lanes`) have a row.
+    """
+    rows, lanes = (1, 256) if along else (64, 4)
+    names = (f"{name}_rows", f"{name}_lanes")
+    tunables = Tunable(names[0], _MANY[:9], default=rows), Tunable(names[1], _MANY, default=lanes)
+    return tunables, (constraints.block_fits(*names), constraints.fills_warps(*names))
+
+
+def space(*parts: _Part) -> SearchSpace:
+    """Return the space of several passes."""
+    tunables = tuple(one for part in parts for one in part[0])
+    return SearchSpace(tunables, tuple(one for part in parts for one in part[1]))
+
+
+def launch(plan: Plan, name: str, tensors: Sequence[Argument], kept: int, reduced: int | None = None) -> None:
+    """Launch a pass.
+
+    Args:
+        kept: the number of elements that it keeps.
+        reduced: the number of elements that it reduces to each; None where it reduces none.
+    """
+    if kept == 0:
+        return
+    rows = plan.integer(f"{name}_threads") if reduced is None else plan.integer(f"{name}_rows")
+    lanes = 1 if reduced is None else plan.integer(f"{name}_lanes")
+    plan.launch(name, *tensors, blocks=ceil_div(kept, rows), threads=rows * lanes)
+
+
+def accumulator(plan: Plan) -> torch.dtype:
+    """Return the type that a problem's sums are made in."""
+    return torch.float64 if plan.problem.dtype == "float64" else torch.float32
+
+
+def numbers_of(model: nn.Module) -> dict[str, object]:
+    """Return the numbers and words that a model and its layers have as attributes, by their paths."""
+    found: dict[str, object] = {}
+    for place, layer in model.named_modules():
+        for name, value in vars(layer).items():
+            is_own = not name.startswith("_") and name not in ("training", "policy", "accuracy", "wait")
+            if is_own and _is_plain(value):
+                found[f"{place}.{name}" if place else name] = value
+    return found
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return isinstance(value, int | float | str) or value is None
+
+
+def changed(model: nn.Module, numbers: Mapping[str, object]) -> str:
+    """Return the path of an attribute that is not what passes were written for; empty where there is none."""
+    found = numbers_of(model)
+    return next((path for path, value in numbers.items() if path not in found or found[path] != value), "")
+

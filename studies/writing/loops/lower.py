@@ -1,0 +1,177 @@
+"""Lowers a model by torch's own compiler, to the loop nests that Inductor would write code for.
+
+Inductor's decompositions, type promotion, index arithmetic and fusion are taken as they are; only the code is ours. Its
+classes are no public interface: all that is read of them is in this folder, and `tests/studies/writing/loops` runs it on
+every version of torch that CI has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import sympy
+import torch
+from torch import fx, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._inductor import config, ir
+from torch._inductor.codegen import common
+from torch._inductor.codegen.common import BackendFeature
+from torch._inductor.debug import DebugContext
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.graph import GraphLowering
+from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, SchedulerNode
+from torch._inductor.virtualized import V
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils._ordered_set import OrderedSet
+
+
+_SETTINGS: Mapping[str, object] = {
+    "split_reductions": False,  # how many blocks a row has is a tunable
+    "layout_optimization": False,
+    "loop_ordering_after_fusion": True,
+    "fallback_random": True,
+    "fx_graph_cache": False,
+}
+
+
+class UnloweredError(Exception):
+    """A model has no loop nests; the message says which operation is the reason, in a few words."""
+
+
+class _Scheduling(BaseScheduling):
+    """Fuses whatever has the same kept and reduced elements."""
+
+    def get_backend_features(self, device: torch.device) -> OrderedSet[BackendFeature]:  # noqa: ARG002
+        return OrderedSet([BackendFeature.SCAN, BackendFeature.REDUCE_TO_SINGLE_ELEMENT])
+
+    def group_fn(self, sizes: Sequence[Sequence[sympy.Expr]]) -> tuple[sympy.Expr, ...]:
+        return tuple(V.graph.sizevars.simplify(sympy.prod(one)) for one in sizes)
+
+    def can_fuse_vertical(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
+        (_, (kept, reduced)), (_, (other_kept, other_reduced)) = node1.group, node2.group
+        if node1.is_reduction() == node2.is_reduction():
+            return bool(kept == other_kept and reduced == other_reduced)
+        if node2.is_reduction():
+            kept, reduced, other_kept = other_kept, other_reduced, kept
+        return other_kept in (kept, V.graph.sizevars.simplify(kept * reduced))
+
+    can_fuse_horizontal = can_fuse_vertical
+
+    def can_fuse_multi_outputs_template(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:  # noqa: ARG002
+        return False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor of the graph comes from: an argument of `forward`, or a path of the module."""
+
+    text: str
+    is_input: bool
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A model's loop nests.
+
+    Attributes:
+        graph: Inductor's, for what a buffer's layout is.
+        nests: in order, each of nodes that are fused.
+        places: of the graph's inputs, by their names in it.
+        shapes: of the inputs that are arguments of `forward`, by those names.
+        result: what the model returns.
+        changes: buffers of the module that a call changes, by their paths, with what they become.
+    """
+
+    graph: GraphLowering
+    nests: tuple[tuple[SchedulerNode, ...], ...]
+    places: Mapping[str, Place]
+    shapes: Mapping[str, Sequence[Any]]
+    result: ir.IRNode
+    changes: Mapping[str, ir.IRNode]
+
+
+def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
+    """Lower a model in the mode that it is in, with every size of its inputs unknown.
+
+    Args:
+        inputs: by the names of `forward`'s arguments; fake tensors will do.
+
+    Raises:
+        UnloweredError: something of it is no loop nest.
+    """
+    dynamic = {
+        name: dict.fromkeys(range(value.dim()), torch.export.Dim.AUTO) if isinstance(value, torch.Tensor) else None
+        for name, value in inputs.items()
+    }
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(model, tuple(inputs.values()), strict=False, dynamic_shapes=dynamic)
+            exported = exported.run_decompositions(select_decomp_table())
+    except Exception as error:  # whatever torch or the model raises of an export is a reason
+        raise UnloweredError(str(error).splitlines()[0]) from error
+    signature = exported.graph_signature
+    places: dict[str, Place] = {}
+    names = iter(inputs)
+    for one in signature.input_specs:
+        if one.kind is InputKind.USER_INPUT:
+            places[one.arg.name] = Place(next(names), is_input=True)
+        elif one.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            places[one.arg.name] = Place(str(one.target), is_input=False)
+        else:
+            raise UnloweredError("a tensor that forward makes")
+    graph = _lowered(exported.graph_module)
+    outputs = dict(zip((one.target for one in signature.output_specs), graph.graph_outputs, strict=True))
+    kinds = [one.kind for one in signature.output_specs]
+    if kinds.count(OutputKind.USER_OUTPUT) != 1 or set(kinds) - {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}:
+        raise UnloweredError("more than one result")
+    changes = {str(one.target): outputs[one.target] for one in signature.output_specs if one.target is not None}
+    shapes = {
+        places[node.name].text: tuple(node.meta["val"].shape)
+        for node in exported.graph.find_nodes(op="placeholder")
+        if node.name in places and places[node.name].is_input and isinstance(node.meta["val"], torch.Tensor)
+    }
+    result = graph.graph_outputs[kinds.index(OutputKind.USER_OUTPUT)]
+    return Lowered(graph, tuple(_nests(graph)), places, shapes, result, {k: v for k, v in changes.items() if k != "None"})
+
+
+def _lowered(module: fx.GraphModule) -> GraphLowering:
+    values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+    fake = next(one.fake_mode for one in values if isinstance(one, torch.Tensor))
+    with _as_inductor(fake):
+        graph = GraphLowering(module, example_inputs=values, shape_env=fake.shape_env)
+        with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):  # type: ignore[no-untyped-call]
+            try:
+                graph.run(*values)
+                graph._update_scheduler()
+            except Exception as error:  # whatever Inductor raises of a graph is a reason
+                raise UnloweredError(str(error).splitlines()[0]) from error
+    return graph
+
+
+@contextlib.contextmanager
+def _as_inductor(fake: Any) -> Iterator[None]:
+    """Within it Inductor lowers as for a device whose code this folder writes."""
+    common.init_backend_registration()
+    own = common.DeviceCodegen(_Scheduling, common.device_codegens["cpu"].wrapper_codegen, None, None)  # type: ignore[call-arg]
+    devices = {**common.device_codegens, "cpu": own}
+    with (
+        enable_python_dispatcher(),
+        V.set_fake_mode(fake),
+        config.patch(_SETTINGS),
+        mock.patch.object(common, "device_codegens", devices),
+    ):
+        yield
+
+
+def _nests(graph: GraphLowering) -> Iterator[tuple[SchedulerNode, ...]]:
+    for one in graph.scheduler.nodes:
+        nodes = tuple(one.get_nodes())
+        for node in nodes:
+            if not isinstance(node, SchedulerNode):
+                name = getattr(getattr(node.node, "op_overload", None), "__name__", type(node.node).__name__)
+                raise UnloweredError(name.split(".")[0])
+        yield nodes

@@ -1,0 +1,388 @@
+"""A loop nest as a pass: an entry point in CUDA C++, its tunables, and how it is launched.
+
+The elements that a nest keeps and those that it reduces are numbered by `k` and `r`. Each row, the elements of one `k`, has
+some threads (`lanes`), and a block some rows. Nodes whose values need the result of a reduction are in a later loop over
+the row than that one; what is one value for each row is computed between the loops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import ir
+from torch._inductor.scheduler import SchedulerNode
+from torch._inductor.virtualized import V
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from tunebench.studies.writing.loops.body import Handler, Lines, cast, run_body, type_of
+from tunebench.studies.writing.loops.expressions import coefficient, cpp, tidy
+from tunebench.studies.writing.loops.lower import UnloweredError
+
+_K, _R = sympy.symbols("k r", integer=True, nonnegative=True)
+_INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that a pass reads or writes.
+
+    Attributes:
+        kind: of its elements in memory.
+    """
+
+    name: str
+    kind: str
+    is_written: bool
+
+
+@dataclass(frozen=True)
+class Pass:
+    """An entry point.
+
+    Attributes:
+        text: of the entry point.
+        tensors: its parameters.
+        kept, reduced: how many elements it keeps, and how many of each it reduces; None of a pass without reductions.
+        neighbours_are_lanes: whether neighbours in memory are elements of one row.
+        does: the operations, by torch's names.
+    """
+
+    name: str
+    text: str
+    tensors: tuple[Tensor, ...]
+    kept: sympy.Expr
+    reduced: sympy.Expr | None
+    neighbours_are_lanes: bool
+    does: tuple[str, ...]
+
+
+class NestWriter:
+    """Writes one nest.
+
+    Args:
+        needed: buffers that something behind the nest reads.
+        written_by_rows: buffers that hold results of reductions, in the type that is computed in.
+    """
+
+    def __init__(
+        self, name: str, nodes: Sequence[SchedulerNode], main: torch.dtype, needed: Set[str], kinds: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.nodes = nodes
+        self.main = main
+        self.needed = needed
+        self.kinds = kinds
+        simplify = V.graph.sizevars.simplify
+        groups = [node.group[1] for node in nodes]
+        reducing = [node for node in nodes if node.is_reduction()]
+        if reducing:
+            self.kept, self.reduced = reducing[0].group[1]
+        else:
+            self.kept, self.reduced = groups[0][0], None
+        self.kept = tidy(simplify(self.kept))
+        self.handler = Handler(main, self)
+        self.stored: dict[str, tuple[int, sympy.Expr, str]] = {}
+        self.read: dict[str, None] = {}
+        self.written: dict[str, None] = {}
+        self.reread: set[str] = set()
+        self.step = 0
+        self.declared: list[str] = []
+        self.behind: list[str] = []
+        self.guard = ""
+        self.places: list[sympy.Expr] = []
+        self.along_rows = {str(_R)}
+        self.head = Lines()
+
+    # What the handler asks.
+
+    def load(self, handler: Handler, name: str, index: sympy.Expr) -> str:
+        """Return an element of a buffer, or what was stored there in this step."""
+        index = tidy(index)
+        if name in self.stored:
+            step, place, value = self.stored[name]
+            if (step == self.step or not self._is_loop(step)) and sympy.simplify(place - index) == 0:
+                return value
+            self.reread.add(name)
+        self.read[name] = None
+        self.places.append(index)
+        kind = type_of(_dtype_of(name), self.main)
+        text = f"{name}[{handler.place(index)}]"
+        return handler.named(f"accumulator_t({text})" if kind == "accumulator_t" else text)
+
+    def store(self, handler: Handler, name: str, index: sympy.Expr, value: str) -> None:
+        """Store an element, or what is one for each row."""
+        index = tidy(index)
+        self.places.append(index)
+        self.stored[name] = (self.step, index, value)
+        self._store(handler.lines.statements, handler, name, index, value)
+
+    def _store(self, lines: list[str], handler: Handler, name: str, index: sympy.Expr, value: str) -> None:
+        self.written[name] = None
+        kind = self.kinds[name]
+        lines.append(f"{self.guard}{name}[{handler.place(index)}] = {cast(kind)}({value});")
+
+    def reduce(self, handler: Handler, kind: str, start: str, join: str, text: str, value: str) -> str:
+        """Declare what a loop makes of all values, and have it joined behind the loop."""
+        handler.count += 1
+        name = f"all{handler.count}"
+        self.declared.append(f"{kind} {name} = {start};")
+        handler.lines.statements.append(f"{self.guard}{name} = {text.format(name, value)};")
+        self.behind.append(f"{name} = threads::join<{join}>({name});")
+        return name
+
+    def store_result(self, handler: Handler, name: str, index: sympy.Expr, value: str) -> None:
+        """Store a row's result behind the loop."""
+        kind = type_of(_dtype_of(name), self.main)
+        value = value if kind == "accumulator_t" else f"{cast(kind)}({value})"
+        index = tidy(index)
+        self.places.append(index)
+        self.stored[name] = (self.step + 1, index, value)
+        self.written[name] = None
+        place = handler.place(index)
+        self.behind.append(f"if (is_first) {name}[{place}] = {cast(self.kinds[name])}({value});")
+
+    def scan(self, handler: Handler, kind: str, join: str, value: str) -> str:
+        """Return what the elements of a row up to this one make."""
+        handler.count += 1
+        carry = f"before{handler.count}"
+        self.declared.append(f"{kind} {carry} = 0;")
+        name = f"t{handler.count}"
+        handler.lines.statements.append(f"const {kind} {name} = threads::scan({cast(kind)}({value}), {carry}, base == 0, {join});")
+        return name
+
+    # The text.
+
+    def write(self) -> Pass:
+        """Return the pass."""
+        steps = self._steps()
+        texts: list[str] = []
+        for step in range(max(steps.values()) + 1 if steps else 0):
+            texts += self._step_text(step, [node for node in self.nodes if steps[node.get_name()] == step])
+        places = [f"const index_t {name} = {text};" for text, name in self.head.known.items()]
+        lines = self._without_unneeded([*places, *texts])
+        tensors = self._tensors(lines)
+        neighbours = self._neighbours_are_lanes()
+        return Pass(
+            self.name,
+            self._entry(lines, tensors, neighbours),
+            tensors,
+            self.kept,
+            self.reduced,
+            neighbours,
+            tuple(dict.fromkeys(name for node in self.nodes for name in _operations(node))),
+        )
+
+    def _is_loop(self, step: int) -> bool:
+        return self.reduced is not None and step % 2 == 0
+
+    def _is_looped(self, node: SchedulerNode) -> bool:
+        """Whether a node has a value for each element, of a nest that reduces."""
+        if self.reduced is None:
+            return False
+        if node.is_reduction():
+            return True
+        return bool(V.graph.sizevars.simplify(node.group[1][0] - self.kept) != 0)
+
+    def _steps(self) -> dict[str, int]:
+        """The step of each node: 2 s is loop s, 2 s + 1 what stands between it and the next."""
+        steps: dict[str, int] = {}
+        writers = {name: node for node in self.nodes for name in node.get_buffer_names()}
+        for node in self.nodes:
+            earliest = 0 if self._is_looped(node) or self.reduced is None else -1
+            for dep in node.read_writes.reads:
+                writer = writers.get(dep.name)
+                if writer is None or writer is node:
+                    continue
+                known = steps[writer.get_name()]
+                if writer.is_reduction() and not _is_scan(writer):
+                    known += 1  # its result is known behind the loop
+                if self._is_looped(node):
+                    earliest = max(earliest, known if known % 2 == 0 else known + 1)
+                else:
+                    earliest = max(earliest, known if known % 2 or self.reduced is None else known + 1)
+            steps[node.get_name()] = earliest
+        # What precedes the first loop has a step of its own.
+        if self.reduced is not None:
+            steps = {name: step + 2 for name, step in steps.items()}
+        return steps
+
+    def _step_text(self, step: int, nodes: Sequence[SchedulerNode]) -> list[str]:
+        if not nodes:
+            return []
+        self.step, self.declared, self.behind, self.guard = step, [], [], ""
+        handler = self.handler
+        if not self._is_loop(step):
+            self.guard = "" if self.reduced is None else "if (is_first) "
+            for node in nodes:
+                self._run(node)
+            handler.lines.statements, made = [], handler.lines.statements
+            return made
+        head = ["for (index_t r = lane; r < reduced; r += lanes) {"]
+        if any(map(_is_scan, nodes)):
+            self.guard = "if (is_inside) "
+            head = [
+                "for (index_t base = 0; base < reduced; base += lanes) {",
+                "const bool is_inside = base + lane < reduced;",
+                "const index_t r = is_inside ? base + lane : reduced - 1;",
+            ]
+        with handler.scope() as lines:
+            for node in nodes:
+                self._run(node)
+        return [*self.declared, *head, *lines.statements, "}", *self.behind]
+
+    def _run(self, node: SchedulerNode) -> None:
+        kept, reduced = node._body.sizes
+        if self._is_looped(node) and not reduced:
+            variables: tuple[Any, ...] = (self._split(kept), ())
+        else:
+            variables = (self._variables(_K, kept, self.kept), self._variables(_R, reduced, self.reduced))
+        run_body(self.handler, node._body, *variables)
+
+    def _split(self, sizes: Sequence[sympy.Expr]) -> list[sympy.Expr]:
+        """The places along the dimensions of a node that has a value for each element of the rows."""
+        simplify = V.graph.sizevars.simplify
+        for count in range(len(sizes) + 1):
+            if simplify(sympy.prod(sizes[:count]) - self.kept) == 0:
+                return [
+                    *self._variables(_K, sizes[:count], self.kept),
+                    *self._variables(_R, sizes[count:], self.reduced),
+                ]
+        return self._variables(_K * self.reduced + _R, sizes, self.kept * self.reduced)
+
+    def _variables(self, number: sympy.Expr, sizes: Sequence[sympy.Expr], count: Any) -> list[sympy.Expr]:
+        """The places along dimensions of what is numbered; each has a name where there are several."""
+        if len(sizes) <= 1:
+            return [number] * len(sizes)
+        found: list[sympy.Expr] = []
+        handler = self.handler
+        for at, size in enumerate(sizes):
+            if size == 1:
+                found.append(sympy.Integer(0))
+                continue
+            behind = sympy.prod(sizes[at + 1 :])
+            whole = cpp(number) if behind == 1 else f"{_factor(number)} / {_factor(behind)}"
+            is_first = all(one == 1 for one in sizes[:at])
+            text = whole if is_first else f"{whole if behind != 1 else _factor(number)} % {_factor(size)}"
+            if number.has(_R):
+                name = handler.named(f"index_t({text})", "i")
+                self.along_rows.add(name)
+            else:
+                name = self.head.known.setdefault(text, f"k{len(self.head.known)}")
+            symbol = sympy.Symbol(name, integer=True, nonnegative=True)
+            handler.ranges[symbol] = ValueRanges(0, sympy.oo)
+            found.append(symbol)
+        return found
+
+    def _without_unneeded(self, lines: Sequence[str]) -> list[str]:
+        """The statements, without stores into buffers that nothing reads."""
+        unread = self.written.keys() - self.needed - self.reread
+        stores = re.compile(rf"(?:if \(\w+\) )?(?:{'|'.join(unread)})\[.*\] = .*;") if unread else None
+        kept = [line for line in lines if stores is None or not stores.fullmatch(line)]
+        for at in range(len(kept) - 1, -1, -1):  # names that nothing uses any more, latest first
+            found = re.match(r"const [\w ]+ (\w+) = ", kept[at])
+            if found and "threads::" not in kept[at] and not re.search(rf"\b{found[1]}\b", "\n".join(kept[at + 1 :])):
+                del kept[at]
+        return kept
+
+    def _tensors(self, lines: Sequence[str]) -> tuple[Tensor, ...]:
+        text = "\n".join(lines)
+        names = [name for name in (*self.read, *self.written) if re.search(rf"\b{name}\[", text)]
+        written = {name for name in self.written if re.search(rf"\b{name}\[[^\n]*\] = ", text)}
+        return tuple(Tensor(name, self.kinds[name], name in written) for name in dict.fromkeys(names))
+
+    def _neighbours_are_lanes(self) -> bool:
+        """Whether more tensors have neighbours along the rows than across them."""
+        if self.reduced is None:
+            return False
+        votes = 0
+        for place in self.places:
+            for symbol in place.free_symbols & {_K, _R, *self.handler.ranges}:
+                if coefficient(place, symbol) == 1:
+                    votes += 1 if str(symbol) in self.along_rows else -1
+        return votes >= 0
+
+    def _entry(self, lines: Sequence[str], tensors: Sequence[Tensor], neighbours: bool) -> str:
+        name = self.name
+        parameters = ", ".join(
+            f"{one.kind}* {one.name}" if one.is_written else f"const {one.kind}* __restrict__ {one.name}"
+            for one in tensors
+        )
+        body = Lines(list(lines)).inlined()
+        if self.reduced is None:
+            head = [
+                f"constexpr index_t kept = {cpp(self.kept)};",
+                f"const index_t k = index_t(blockIdx.x) * {name}_threads + threadIdx.x;",
+                "if (k >= kept) {",
+                "return;",
+                "}",
+            ]
+            threads = f"{name}_threads"
+        else:
+            head = [
+                f"constexpr int rows = {name}_rows, lanes = {name}_lanes;",
+                f"using threads = Threads<rows, lanes, {str(neighbours).lower()}>;",
+                f"constexpr index_t kept = {cpp(self.kept)}, reduced = {cpp(self.reduced)};",
+                "const int lane = threads::lane();",
+                "// A row behind the last one is that one again.",
+                "const index_t own = index_t(blockIdx.x) * rows + threads::row(), k = own < kept ? own : kept - 1;",
+                "const bool is_first = lane == 0 && own < kept;",
+            ]
+            threads = f"{name}_rows * {name}_lanes"
+        text = "\n".join([*head, *body])
+        return (
+            f'extern "C" __global__ void __launch_bounds__({threads})\n'
+            f"    {name}({parameters}) {{\n{_indented(text)}\n}}\n"
+        )
+
+
+def _indented(text: str) -> str:
+    depth, lines = 1, []
+    for line in text.split("\n"):
+        depth -= line.startswith("}")
+        lines.append(_INDENT * depth + line)
+        depth += line.endswith("{")
+    return "\n".join(lines)
+
+
+def _factor(expression: sympy.Expr) -> str:
+    text = cpp(expression)
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
+
+
+def _is_scan(node: SchedulerNode) -> bool:
+    return isinstance(node.node.data, ir.Scan)
+
+
+def _dtype_of(name: str) -> torch.dtype:
+    return V.graph.get_dtype(name)
+
+
+def _operations(node: SchedulerNode) -> list[str]:
+    found = []
+    for origin in node.node.origins:
+        target = origin.target
+        found.append(getattr(getattr(target, "overloadpacket", target), "__name__", str(target)))
+    return sorted(set(found))
+
+
+def nest_pass(
+    name: str, nodes: Sequence[SchedulerNode], main: torch.dtype, needed: Set[str], kinds: Mapping[str, str]
+) -> Pass:
+    """Return the pass of a nest.
+
+    Args:
+        main: the type that the source calls `scalar_t`.
+        needed: buffers that something else reads.
+        kinds: of the elements of all buffers.
+
+    Raises:
+        UnloweredError: it has something that no text says.
+    """
+    if not nodes:
+        raise UnloweredError("nothing")
+    return NestWriter(name, nodes, main, needed, kinds).write()

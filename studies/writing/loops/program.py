@@ -1,0 +1,193 @@
+"""A lowered model as one CUDA source, and the Python that launches its passes one after another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import ir
+from torch._inductor.virtualized import V
+
+from tunebench.kernels.blocks.block import fast_math_line
+from tunebench.studies.writing.loops.body import type_of
+from tunebench.studies.writing.loops.expressions import cpp, python, tidy
+from tunebench.studies.writing.loops.lower import Lowered, UnloweredError
+from tunebench.studies.writing.loops.nest import Pass, nest_pass
+
+
+@dataclass(frozen=True)
+class Program:
+    """Passes in order, and what stands around them.
+
+    Attributes:
+        source: CUDA C++.
+        sizes: of the arguments of `forward` that are constants of the binary: by name, the argument and its dimension.
+        conditions: of the arguments, as Python expressions that are true where the passes serve.
+        lines: of Python, that launch the passes and return the result.
+        left: operations that torch does between the passes.
+    """
+
+    source: str
+    passes: tuple[Pass, ...]
+    sizes: Mapping[str, tuple[str, int]]
+    conditions: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+class ProgramWriter:
+    """Writes a program.
+
+    Args:
+        prefix: of the names of entry points and their tunables.
+    """
+
+    def __init__(self, lowered: Lowered, prefix: str) -> None:
+        self.lowered = lowered
+        self.prefix = prefix
+        self.names = self._symbols()
+
+    def write(self) -> Program:
+        """Return the program.
+
+        Raises:
+            UnloweredError: it has something that no text says.
+        """
+        lowered = self.lowered
+        with V.set_graph_handler(lowered.graph):
+            main = self._main()
+            result, resulting = self._result(lowered.result)
+            changed = {self._result(node)[0] for node in lowered.changes.values()}
+            reads = [{dep.name for node in nest for dep in node.read_writes.reads} for nest in lowered.nests]
+            kinds = self._kinds(main, {result, *changed})
+            passes = []
+            for at, nest in enumerate(lowered.nests):
+                needed = set().union({result, *changed}, *reads[at + 1 :])
+                passes.append(nest_pass(f"{self.prefix}_{at + 1}", nest, main, needed, kinds))
+            if not passes:
+                raise UnloweredError("nothing")
+            lines = [*self._launches(passes), *self._changes(), f"return {resulting}"]
+            return Program(self._source(passes), tuple(passes), self._sizes(), tuple(self._conditions()), tuple(lines))
+
+    def _symbols(self) -> dict[sympy.Symbol, str]:
+        """Names for the sizes that are unknown: that of an argument, and its dimension."""
+        names: dict[sympy.Symbol, str] = {}
+        for argument, shape in self.lowered.shapes.items():
+            for at, size in enumerate(shape):
+                if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+                    names.setdefault(size.node.expr, f"{argument}_{at}")
+        return names
+
+    def _main(self) -> torch.dtype:
+        """The type that the source calls `scalar_t`."""
+        dtypes = [V.graph.get_dtype(name) for name in self.lowered.places if self.lowered.places[name].is_input]
+        found = [one for one in [self.lowered.result.get_dtype(), *dtypes] if one.is_floating_point]
+        return found[0] if found else torch.float32
+
+    def _kinds(self, main: torch.dtype, outside: set[str]) -> dict[str, str]:
+        """The types of the elements of all buffers in memory; of what only passes read, what is computed in."""
+        kinds = {}
+        reducing = {
+            name
+            for nest in self.lowered.nests
+            for node in nest
+            for name in node.get_buffer_names()
+            if node.is_reduction() and isinstance(node.node.data, ir.Reduction)
+        }
+        names = [*self.lowered.places, *(one for nest in self.lowered.nests for node in nest for one in node.get_buffer_names())]
+        for name in names:
+            dtype = V.graph.get_dtype(name)
+            kind = type_of(dtype, main)
+            if kind == "accumulator_t":
+                is_own = name in reducing and name not in outside
+                kind = "accumulator_t" if is_own or dtype != main else "scalar_t"
+            kinds[name] = kind
+        return kinds
+
+    def _result(self, node: Any) -> tuple[str, str]:
+        """The buffer that a result is in, and the result as Python."""
+        while isinstance(node, ir.TensorBox | ir.StorageBox):
+            node = node.data
+        if isinstance(node, ir.ReinterpretView):
+            layout = node.get_layout()
+            name = node.get_name()
+            size, stride = self._tuple(layout.size), self._tuple(layout.stride)
+            return name, f"torch.as_strided({self._value(name)}, {size}, {stride}, {self._python(layout.offset)})"
+        if not isinstance(node, ir.Buffer):
+            raise UnloweredError("a result that is no tensor of a pass")
+        return node.get_name(), self._value(node.get_name())
+
+    def _value(self, name: str) -> str:
+        place = self.lowered.places.get(name)
+        return name if place is None else place.text if place.is_input else f"self.{place.text}"
+
+    def _python(self, expression: Any) -> str:
+        return self._renamed(python(tidy(expression)))
+
+    def _renamed(self, text: str) -> str:
+        for symbol, name in self.names.items():
+            text = re.sub(rf"\b{symbol}\b", name, text)
+        return text
+
+    def _tuple(self, sizes: Any) -> str:
+        texts = [self._python(one) for one in sizes]
+        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+    def _launches(self, passes: Sequence[Pass]) -> Iterator[str]:
+        made: set[str] = set()
+        device = next(place.text for place in self.lowered.places.values() if place.is_input)
+        for one in passes:
+            for tensor in one.tensors:
+                if tensor.is_written and tensor.name not in made:
+                    made.add(tensor.name)
+                    layout = V.graph.get_buffer(tensor.name).get_layout()
+                    shape = f"{self._tuple(layout.size)}, {self._tuple(layout.stride)}"
+                    kind = self._dtype(tensor.kind, layout.dtype)
+                    yield f"{tensor.name} = torch.empty_strided({shape}, dtype={kind}, device={device}.device)"
+            values = ", ".join(self._value(tensor.name) for tensor in one.tensors)
+            reduced = "" if one.reduced is None else f", {self._python(one.reduced)}"
+            yield f"loops.launch(plan, '{one.name}', [{values}], {self._python(one.kept)}{reduced})"
+
+    def _dtype(self, kind: str, dtype: torch.dtype) -> str:
+        if kind == "scalar_t":
+            return f"{next(place.text for place in self.lowered.places.values() if place.is_input)}.dtype"
+        if kind == "accumulator_t":
+            return "loops.accumulator(plan)"
+        return str(dtype)
+
+    def _changes(self) -> Iterator[str]:
+        for path, node in self.lowered.changes.items():
+            yield f"self.{path}.copy_({self._result(node)[1]})"
+
+    def _sizes(self) -> dict[str, tuple[str, int]]:
+        return {name: (name.rpartition("_")[0], int(name.rpartition("_")[2])) for name in self.names.values()}
+
+    def _conditions(self) -> Iterator[str]:
+        """What has to hold of the arguments."""
+        for argument, shape in self.lowered.shapes.items():
+            for at, size in enumerate(shape):
+                name = self._python(size.node.expr if isinstance(size, torch.SymInt) else size)
+                if name != f"{argument}_{at}":
+                    yield f"{argument}.shape[{at}] == {name}"
+        environment = self.lowered.graph.sizevars.shape_env
+        for symbol, name in self.names.items():
+            bounds = environment.var_to_range.get(symbol)
+            if bounds is not None and bounds.lower > 0:
+                yield f"{name} >= {bounds.lower}"
+        for guard in environment.guards:
+            if guard.expr.free_symbols <= self.names.keys() and (text := self._python(guard.expr)) != "True":
+                yield text
+
+    def _source(self, passes: Sequence[Pass]) -> str:
+        counts = [V.graph.get_numel(tensor.name) for one in passes for tensor in one.tensors]
+        counts += [one.kept * (1 if one.reduced is None else one.reduced) for one in passes]
+        sizes = " && ".join(dict.fromkeys(f"{cpp(tidy(one))} < limit" for one in counts))
+        texts = "\n".join(f"// {', '.join(one.does)}\n{one.text}" for one in passes)
+        head = fast_math_line([texts])
+        return self._renamed(
+            f'{head}#include "loops.cuh"\n\nnamespace functions {{\n\nconstexpr long long limit = 1ll << 30;\n'
+            f"using index_t = Index<{sizes}>::type;\n\n{texts}\n}}  // namespace functions\n"
+        )
