@@ -19,16 +19,20 @@ from tunebench.studies.inductor.backend import compile_with, region_or_none, tun
 from tunebench.studies.inductor.known import evidence_for, model_in, problem_of, regions_folder
 from tunebench.studies.inductor.region import Region, Value
 from tunebench.studies.tuning.for_problem import resolve_problem
+from tunebench.studies.tuning.targets import resolve_study
 from tunebench.studies.tuning.tune import Reporter, tune
 from tunebench.studies.writing.new.new_kernel import write_new
 from tunebench.tuner.device import device_of
-from tunebench.tuner.errors import TunebenchError, UserError, first_line
+from tunebench.tuner.errors import TunebenchError, first_line
+from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Ratio
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.study.study import Ending
 
-LEAST_SECONDS = 60.0
-"""Least seconds of a region's study: torch.compile's own search is half of them."""
+LEAST_SECONDS = 40.0
+"""Least seconds of a region, its comparison with Inductor's own code included."""
+_SEARCHED = 0.6
+"""The share of a region's seconds that its study has; the comparison takes the rest."""
 _MANY_TRIALS = 1_000_000
 _FORWARDS = 3
 _HELD_CYCLES = 100_000_000
@@ -239,9 +243,7 @@ def _tune_region(one: RegionReport, seconds: float, database: Database, reporter
         if (problem := problem_of(model, region, device)) is None:
             one.reason = "its kernel does not serve these inputs"
             return False
-        options = {"seconds": seconds, "trials": _MANY_TRIALS, "device": str(region.device), "compile": True}
-        studies = tune(resolve_problem(str(folder), problem, options), database, reporter)
-        is_interrupted = any(study.outcome.ending is Ending.INTERRUPTED for study in studies)
+        is_interrupted = _study(folder, problem, region.device, seconds, database, reporter)
         evidence = evidence_for(region, folder)
     if evidence is None:
         one.reason = "no time was left to tune it" if not seconds else "no comparison was conclusive"
@@ -250,6 +252,18 @@ def _tune_region(one: RegionReport, seconds: float, database: Database, reporter
     else:
         one.reason = f"its kernel is not faster: {evidence.ratio}"
     return is_interrupted
+
+
+def _study(
+    folder: Path, problem: Problem, device: torch.device, seconds: float, database: Database, reporter: Reporter
+) -> bool:
+    """Search, and compare the winner with torch.compile's own code; return whether it was interrupted."""
+    options = {"seconds": _SEARCHED * seconds, "trials": _MANY_TRIALS, "device": str(device)}
+    (searched,) = tune(resolve_problem(str(folder), problem, options), database, reporter)
+    if searched.outcome.ending is Ending.INTERRUPTED or searched.outcome.best is None:
+        return searched.outcome.ending is Ending.INTERRUPTED
+    (compared,) = tune(resolve_study(searched.study, {"compile": True}), database, reporter)
+    return compared.outcome.ending is Ending.INTERRUPTED
 
 
 def _write(one: RegionReport, folder: Path) -> str:

@@ -1,0 +1,96 @@
+"""The back end of Dynamo's: what it compiles is right, by tuned kernels where results say that they are faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from sample_results import ENVIRONMENT, STUDY, comparison, correct
+from torch import fx, nn
+from torch._dynamo.utils import counters
+from torch._inductor.utils import run_and_get_code
+from torch.nn import functional
+
+from tunebench.db.connection.database import open_database
+from tunebench.db.entries.study_log import open_study
+from tunebench.studies.inductor.backend import compile_with, region_or_none, tunebench
+from tunebench.studies.inductor.known import model_in, problem_of, regions_folder, state_of_regions
+from tunebench.studies.inductor.region import NotRegionError, Region, region_of
+from tunebench.studies.inductor.optimize import _write, find_regions
+from tunebench.tuner.device import find_device
+from tunebench.tuner.result import Baseline, Ratio
+
+pytestmark = pytest.mark.slow
+
+
+class Gate(nn.Module):
+    """A product, and what a model does with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Gate twice: two equal regions."""
+        for _ in range(2):
+            x = functional.silu(self.layer(x)) * y
+        return x
+
+
+def inputs(rows: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(rows, 16), torch.randn(rows, 16)
+
+
+def written(model: nn.Module) -> Region:
+    """Write the kernel of a model's only region."""
+    with torch.no_grad():
+        (report,) = find_regions(model, inputs())
+    assert report.calls == 2
+    assert _write(report, regions_folder() / report.region.name) == ""
+    return report.region
+
+
+def record(region: Region, over_compiled: Ratio) -> None:
+    """Record a study whose winner is the region's default, so many times faster than torch.compile's code."""
+    model, device = model_in(regions_folder() / region.name), find_device("cpu")
+    problem = problem_of(model, region, device)
+    assert problem is not None
+    kernel = model.kernel
+    study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=problem, device=device)
+    winner = kernel.space.default_for(problem, device)
+    ratios = {Baseline.REFERENCE: Ratio(3.0, 2.9, 3.1, 40, 0.99), Baseline.COMPILED: over_compiled}
+    with open_database() as database:
+        log = open_study(database, study, replace(ENVIRONMENT, torch=str(torch.__version__), cuda=torch.version.cuda))
+        log.record(replace(correct(0), configuration=winner))
+        log.conclude(replace(comparison(0), best=winner, speedups=ratios, missing={}))
+
+
+def compiled_code(model: nn.Module, **options: Any) -> tuple[Any, str]:
+    """Return what a compiled model gives, and the program that Inductor wrote."""
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=tunebench, **options)
+    given, (code,) = run_and_get_code(compiled, *inputs())
+    return given, code
+
+
+def test_a_region_is_ours_only_where_it_is_faster_than_inductors_own_code() -> None:
+    model = Gate().eval()
+    with torch.no_grad():
+        wanted, region = model(*inputs()), written(model)
+        given, code = compiled_code(model)
+        assert "RegionCall" not in code
+        torch.testing.assert_close(given, wanted)
+        before = state_of_regions()
+        record(region, Ratio(0.9, 0.88, 0.92, 40, 0.99))
+        assert state_of_regions() != before  # nothing that was compiled without the result is taken from a cache
+        given, code = compiled_code(model)
+        assert "RegionCall" not in code
+        record(region, Ratio(1.2, 1.15, 1.25, 40, 0.99))
+        given, code = compiled_code(model)
+    assert code.count("RegionCall(folder=") == 2
+    assert "cpp_fused" not in code
+    torch.testing.assert_close(given, wanted)
