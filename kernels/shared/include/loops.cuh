@@ -13,11 +13,11 @@ namespace functions {
 template <bool is_short> struct Index { using type = int; };
 template <> struct Index<false> { using type = long long; };
 
-template <class T> __device__ __forceinline__ T floor_div(T x, long long y) {
+template <class T> __device__ __forceinline__ constexpr T floor_div(T x, long long y) {
     const T quotient = static_cast<T>(x / y);
     return x % y != 0 && (x < 0) != (y < 0) ? quotient - 1 : quotient;
 }
-template <class T> __device__ __forceinline__ T floor_mod(T x, long long y) {
+template <class T> __device__ __forceinline__ constexpr T floor_mod(T x, long long y) {
     return static_cast<T>(x - floor_div(x, y) * y);
 }
 // A place that a tensor names, counted from the end where it is negative.
@@ -37,12 +37,12 @@ __device__ __forceinline__ auto when(bool condition, Other other, Function funct
 }
 
 // Of any type; a NaN stays one, as in torch.
-template <class T> __device__ __forceinline__ T larger(T x, T y) { return x > y || x != x ? x : y; }
-template <class T> __device__ __forceinline__ T smaller(T x, T y) { return x < y || x != x ? x : y; }
-template <class T, class U> __device__ __forceinline__ auto larger(T x, U y) -> decltype(x + y) {
+template <class T> __device__ __forceinline__ constexpr T larger(T x, T y) { return x > y || x != x ? x : y; }
+template <class T> __device__ __forceinline__ constexpr T smaller(T x, T y) { return x < y || x != x ? x : y; }
+template <class T, class U> __device__ __forceinline__ constexpr auto larger(T x, U y) -> decltype(x + y) {
     return x > y || x != x ? decltype(x + y)(x) : decltype(x + y)(y);
 }
-template <class T, class U> __device__ __forceinline__ auto smaller(T x, U y) -> decltype(x + y) {
+template <class T, class U> __device__ __forceinline__ constexpr auto smaller(T x, U y) -> decltype(x + y) {
     return x < y || x != x ? decltype(x + y)(x) : decltype(x + y)(y);
 }
 template <class T> __device__ __forceinline__ T magnitude(T x) { return x < 0 ? -x : x; }
@@ -68,7 +68,6 @@ TUNEBENCH_FUNCTION(exp2)
 TUNEBENCH_FUNCTION(log2)
 TUNEBENCH_FUNCTION(log10)
 TUNEBENCH_FUNCTION(erfc)
-TUNEBENCH_FUNCTION(erfinv)
 TUNEBENCH_FUNCTION(lgamma)
 TUNEBENCH_FUNCTION(rint)
 #undef TUNEBENCH_FUNCTION

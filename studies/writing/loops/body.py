@@ -20,7 +20,7 @@ from tunebench.studies.writing.loops.lower import UnloweredError
 
 _CALLS = (
     "exp expm1 sqrt cos sin erf rsqrt log1p log tanh sigmoid floor ceil trunc tan asin acos atan sinh cosh asinh acosh atanh"
-    " exp2 log2 log10 erfc erfinv lgamma atan2 fmod copysign hypot remainder pow"
+    " exp2 log2 log10 erfc lgamma atan2 fmod copysign hypot remainder pow"
 )
 _TEXTS: Mapping[str, str] = {
     **{name: f"{name}({{0}})" for name in _CALLS.split()},
@@ -174,8 +174,9 @@ class Handler(DefaultHandler):  # type: ignore[misc]
         return self.named(_TEXTS[name].format(*args))
 
     def constant(self, value: Any, dtype: torch.dtype) -> str:
-        """Return a number; a name, where it has a sign or a decimal point."""
-        return self.named(literal(value, type_of(dtype, self.main)))
+        """Return a number."""
+        text = literal(value, type_of(dtype, self.main))
+        return f"({text})" if text.startswith("-") else text
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> str:
         """Return a place as a value."""

@@ -62,6 +62,14 @@ class _CppPrinter(ExprPrinter):
         first, *rest = expr.args
         return f"smaller({self._print(first)}, {self._print(sympy.Min(*rest))})" if rest else self._print(first)
 
+    def _print_IntTrueDiv(self, expr: sympy.Expr) -> str:
+        return f"(accumulator_t({self._print(expr.args[0])}) / accumulator_t({self._print(expr.args[1])}))"
+
+    _print_FloatTrueDiv = _print_IntTrueDiv
+
+    def _print_ToFloat(self, expr: sympy.Expr) -> str:
+        return f"accumulator_t({self._print(expr.args[0])})"
+
     def _print_Pow(self, expr: sympy.Expr) -> str:
         base, power = expr.args
         if not (power.is_integer and power.is_number and power > 0):

@@ -8,6 +8,7 @@ every version of torch that CI has.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +35,33 @@ _SETTINGS: Mapping[str, object] = {
     "layout_optimization": False,
     "loop_ordering_after_fusion": True,
     "fallback_random": True,
+    "force_pointwise_cat": True,
     "fx_graph_cache": False,
 }
+
+
+def _mean_of_windows(
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> Any:
+    """Average pooling as a sum over the windows' dimensions, which Inductor has for small windows alone."""
+    if ceil_mode or (any(padding) and not count_include_pad):
+        return NotImplemented
+    sides = len(kernel)
+    if any(padding):
+        pads = list(padding) * (sides // len(padding))
+        x = torch.ops.aten.constant_pad_nd(x, [pad for one in reversed(pads) for pad in (one, one)], 0.0)
+    for size, step in zip(kernel, stride or kernel, strict=True):
+        x = x.unfold(-sides, size, step)  # the windows become the last dimension
+    return x.sum(dim=tuple(range(-sides, 0))) / (divisor or math.prod(kernel))
+
+
+WINDOWS: Mapping[Any, Any] = {torch.ops.aten.avg_pool3d.default: _mean_of_windows}
 
 
 class UnloweredError(Exception):
@@ -110,7 +136,7 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     try:
         with torch.no_grad():
             exported = torch.export.export(model, tuple(inputs.values()), strict=False, dynamic_shapes=dynamic)
-            exported = exported.run_decompositions(select_decomp_table())
+            exported = exported.run_decompositions({**select_decomp_table(), **WINDOWS})
     except Exception as error:  # whatever torch or the model raises of an export is a reason
         raise UnloweredError(str(error).splitlines()[0]) from error
     signature = exported.graph_signature

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from tunebench.kernels.blocks.block import fast_math_line
 from tunebench.studies.writing.loops.body import type_of
@@ -24,16 +25,17 @@ class Program:
     """Passes in order, and what stands around them.
 
     Attributes:
-        source: CUDA C++.
+        counts: how many elements there are of whatever has places, in C++.
         sizes: of the arguments of `forward` that are constants of the binary: by name, the argument and its dimension.
+        dimensions: of the arguments, how many.
         conditions: of the arguments, as Python expressions that are true where the passes serve.
         lines: of Python, that launch the passes and return the result.
-        left: operations that torch does between the passes.
     """
 
-    source: str
     passes: tuple[Pass, ...]
+    counts: tuple[str, ...]
     sizes: Mapping[str, tuple[str, int]]
+    dimensions: Mapping[str, int]
     conditions: tuple[str, ...]
     lines: tuple[str, ...]
 
@@ -70,7 +72,14 @@ class ProgramWriter:
             if not passes:
                 raise UnloweredError("nothing")
             lines = [*self._launches(passes), *self._changes(), f"return {resulting}"]
-            return Program(self._source(passes), tuple(passes), self._sizes(), tuple(self._conditions()), tuple(lines))
+            return Program(
+                tuple(replace(one, text=self._renamed(one.text)) for one in passes),
+                tuple(dict.fromkeys(self._counts(passes))),
+                self._sizes(),
+                {name: len(shape) for name, shape in lowered.shapes.items()},
+                tuple(self._conditions()),
+                tuple(lines),
+            )
 
     def _symbols(self) -> dict[sympy.Symbol, str]:
         """Names for the sizes that are unknown: that of an argument, and its dimension."""
@@ -173,21 +182,30 @@ class ProgramWriter:
                 if name != f"{argument}_{at}":
                     yield f"{argument}.shape[{at}] == {name}"
         environment = self.lowered.graph.sizevars.shape_env
+        ranges = {symbol: environment.var_to_range[symbol] for symbol in self.names}
         for symbol, name in self.names.items():
-            bounds = environment.var_to_range.get(symbol)
-            if bounds is not None and bounds.lower > 0:
-                yield f"{name} >= {bounds.lower}"
+            if ranges[symbol].lower > 0:
+                yield f"{name} >= {ranges[symbol].lower}"
         for guard in environment.guards:
-            if guard.expr.free_symbols <= self.names.keys() and (text := self._python(guard.expr)) != "True":
-                yield text
+            is_of_sizes = guard.expr.free_symbols <= self.names.keys()
+            if is_of_sizes and not bound_sympy(guard.expr, ranges).lower == sympy.true:
+                yield self._python(guard.expr)
 
-    def _source(self, passes: Sequence[Pass]) -> str:
+    def _counts(self, passes: Sequence[Pass]) -> Iterator[str]:
+        """The numbers of elements of the tensors and of the nests."""
         counts = [V.graph.get_numel(tensor.name) for one in passes for tensor in one.tensors]
         counts += [one.kept * (1 if one.reduced is None else one.reduced) for one in passes]
-        sizes = " && ".join(dict.fromkeys(f"{cpp(tidy(one))} < limit" for one in counts))
-        texts = "\n".join(f"// {', '.join(one.does)}\n{one.text}" for one in passes)
-        head = fast_math_line([texts])
-        return self._renamed(
-            f'{head}#include "loops.cuh"\n\nnamespace functions {{\n\nconstexpr long long limit = 1ll << 30;\n'
-            f"using index_t = Index<{sizes}>::type;\n\n{texts}\n}}  // namespace functions\n"
-        )
+        for one in counts:
+            yield self._renamed(cpp(tidy(one)))
+
+
+def source_of(programs: Sequence[Program]) -> str:
+    """Return the CUDA source of programs, in which each entry point is of one of them."""
+    passes = [one for program in programs for one in program.passes]
+    sizes = dict.fromkeys(f"{one} < limit" for program in programs for one in program.counts)
+    texts = "\n".join(f"// {', '.join(one.does)}\n{one.text}" for one in passes)
+    names = "\n".join(f"using functions::{one.name};" for one in passes)
+    return (
+        f'{fast_math_line([texts])}#include "loops.cuh"\n\nnamespace functions {{\n\nconstexpr long long limit = 1ll << 30;\n'
+        f"using index_t = Index<{' && '.join(sizes)}>::type;\n\n{texts}\n}}  // namespace functions\n\n{names}\n"
+    )

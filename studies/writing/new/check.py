@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ MOST_OPERATIONS = 1 << 30
 _CAPS = (2048, 1024, 512, 256, 128, 64, 32, 16)
 _TIMES = 3
 
+Rewrite = Callable[[Reference, Path], Path]
+"""Writes a kernel of a reference into a folder, which it returns."""
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -55,7 +58,7 @@ class Checked:
     left_share: float | None = None
 
 
-def check(folder: Path, left_nodes: Collection[str]) -> Checked:
+def check(folder: Path, left_nodes: Collection[str], rewrite: Rewrite | None = None) -> Checked:
     """Have the tuner prepare a kernel on the CPU in each of its modes, and compare it with its reference.
 
     In eval and in train mode its default configuration has to give what the reference gives, leave inputs and buffers
@@ -63,6 +66,7 @@ def check(folder: Path, left_nodes: Collection[str]) -> Checked:
 
     Args:
         left_nodes: of the trace, those that stay torch's.
+        rewrite: writes the kernel at other sizes, where it has those of the file alone.
     """
     failed = Checked(missing="its sizes are too large to run it here, and no number in its file makes it smaller")
     try:
@@ -70,10 +74,14 @@ def check(folder: Path, left_nodes: Collection[str]) -> Checked:
         reference = model.kernel.reference({}, None)
     except TunebenchError as error:
         return Checked(_told(error, folder))
+    tried: list[Sizes] = []
     for sizes in _sizes_to_run(reference):
         resized = reference.resized(sizes) if sizes else reference
         builds: dict[str, Build] = {}
         try:
+            if sizes and rewrite is not None:
+                model = load_model(str(rewrite(resized, folder.parent / f"small_{len(tried)}" / folder.name)))
+                tried.append(sizes)
             for mode in model.kernel.modes:
                 _compare(model, resized, Mode(mode), builds)
             return Checked(sizes=sizes, left_share=_share(resized, left_nodes))

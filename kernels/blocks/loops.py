@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
+from tunebench.kernels.blocks.block import fast_math_tunables
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Plan, ceil_div
@@ -14,6 +15,11 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _Part = tuple[tuple[Tunable, ...], tuple[Constraint, ...]]
 _MANY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def fast_math() -> _Part:
+    """Return the tunable that takes CUDA's fast functions, for all passes of a source."""
+    return fast_math_tunables(["exp(x)"])
 
 
 def over_elements(name: str) -> _Part:
