@@ -119,7 +119,7 @@ def evidence_for(region: Region, folder: Path) -> Evidence | None:
     """
     model, device = model_in(folder), device_of(region.device)
     problem = problem_of(model, region, device)
-    if problem is None:
+    if problem is None or (region.is_dynamic and model.kernel.compiled_axes):  # no call waits for another build
         return None
     known = over_compiled(what_is_known(model.kernel, problem, device))
     choice = known.evidence()
@@ -127,7 +127,9 @@ def evidence_for(region: Region, folder: Path) -> Evidence | None:
     if choice is None or not offers:
         return None
     # Where the choice is none of the kernel's, the nearest result has the ratio by which it was slower.
-    best = min(offers, key=lambda one: (one.configuration != choice.configuration, problem_distance(one.problem, problem)))
+    best = min(
+        offers, key=lambda one: (one.configuration != choice.configuration, problem_distance(one.problem, problem))
+    )
     assert best.configuration is not None and best.over_reference is not None
     return Evidence(Configuration(best.configuration), best.over_reference)
 

@@ -62,6 +62,7 @@ class Region:
         inputs: of `forward`, in order.
         outputs: the buffers that it leaves, in the order in which `forward` returns them.
         inner: the buffers that nothing else reads.
+        is_dynamic: some of its sizes are known when the program runs, and not before.
         source: the last line of the user's code that it is of; empty where that is not known.
     """
 
@@ -70,6 +71,7 @@ class Region:
     outputs: tuple[str, ...]
     inner: tuple[str, ...]
     device: torch.device
+    is_dynamic: bool
     source: str
 
     @property
@@ -109,7 +111,8 @@ def region_of(node: BaseSchedulerNode) -> Region:
         raise NotRegionError("it reads no tensor")
     text = _Writer(inputs).text(operations, ends)
     values = tuple(Value(begins[one], _hints(one), one.meta["val"].dtype) for one in inputs)
-    return Region(text, values, tuple(outputs), tuple(inner), device, _source_of(ends))
+    is_dynamic = any(isinstance(size, torch.SymInt) for one in (*inputs, *ends) for size in one.meta["val"].shape)
+    return Region(text, values, tuple(outputs), tuple(inner), device, is_dynamic, _source_of(ends))
 
 
 def _node_of(name: str) -> fx.Node:
@@ -128,8 +131,10 @@ def _node_of(name: str) -> fx.Node:
     layout, value = buffer.get_layout(), node.meta["val"]
     sizes = ir.convert_shape_to_inductor(value.shape)
     is_whole = type(layout) in (ir.FixedLayout, ir.FlexibleLayout) and layout.offset == 0 and layout.is_contiguous()
-    if not is_whole or layout.dtype != value.dtype or not V.graph.sizevars.statically_known_list_equals(
-        layout.size, sizes
+    if (
+        not is_whole
+        or layout.dtype != value.dtype
+        or not V.graph.sizevars.statically_known_list_equals(layout.size, sizes)
     ):
         raise NotRegionError("a buffer of it is not contiguous")
     return node
@@ -164,7 +169,9 @@ def _hints(node: fx.Node) -> tuple[int, ...]:
 
 def _source_of(nodes: Sequence[fx.Node]) -> str:
     """Return the line of code that made the last of some nodes, as `file:line`."""
-    lines = [line for node in nodes for line in (node.stack_trace or "").splitlines() if line.lstrip().startswith("File")]
+    lines = [
+        line for node in nodes for line in (node.stack_trace or "").splitlines() if line.lstrip().startswith("File")
+    ]
     if not lines:
         return ""
     file, line, *_ = lines[-1].strip().removeprefix("File ").split(", ")
@@ -220,7 +227,10 @@ class _Writer:
             raise NotRegionError("it draws random numbers")
         name = target.overloadpacket.__name__
         is_public = target.namespace == "aten" and callable(getattr(torch, name, None)) and not name.startswith("_")
-        arguments = [*map(self._written, node.args), *(f"{key}={self._written(one)}" for key, one in node.kwargs.items())]
+        arguments = [
+            *map(self._written, node.args),
+            *(f"{key}={self._written(one)}" for key, one in node.kwargs.items()),
+        ]
         return f"{f'torch.{name}' if is_public else f'torch.ops.{target}'}({', '.join(arguments)})"
 
     def _written(self, value: Any) -> str:
