@@ -86,7 +86,7 @@ def state_of_best(beginning: str) -> str:
     Raises:
         DatabaseMissingError: there is no database.
     """
-    asked = {"beginning": beginning, "length": len(beginning)}
+    asked: dict[str, str | int] = {"beginning": beginning, "length": len(beginning)}
     return _asked(_STATE, asked, None, lambda rows: repr([*map(tuple, rows)]))
 
 
@@ -121,7 +121,8 @@ def _decoded(rows: Iterable[Any]) -> list[KnownBest]:
             device,
             architecture,
             configuration_of(configuration),
-            *(speed_up_of(*one) if confirmed else None for one in (figures[:3], figures[3:6])),
+            speed_up_of(*figures[:3]) if confirmed else None,
+            speed_up_of(*figures[3:6]) if confirmed else None,
             Versions(*map(text_of, figures[6:])),
         )
         for confirmed, trial, key, dtype, axes, options, device, architecture, configuration, *figures in rows

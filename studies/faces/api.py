@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from tunebench.tuner.problem import Problem
 
 Row = TypeVar("Row", bound="TrialRow")
-Compilable = TypeVar("Compilable", bound=Callable[..., Any])
 
 
 class Rows(list[Row]):
@@ -298,7 +297,9 @@ def tune(
         return run_studies(resolved, database, display)
 
 
-def optimize(model: Compilable, *inputs: Any, seconds: float = 300, progress: bool = False) -> Compilable:
+def optimize(
+    model: Callable[..., Any], *inputs: Any, seconds: float = 300, progress: bool = False
+) -> Callable[..., Any]:
     """Tune the regions of a model that take most of its time, print what came of it, and return the model compiled.
 
     A region is what torch.compile's Inductor fuses into one kernel. Equal regions are tuned once, and one of which

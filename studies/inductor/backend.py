@@ -16,7 +16,6 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,14 +24,15 @@ from torch._inductor import config
 from torch._inductor.codegen import common
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.virtualized import V
+from torch.compiler import config as torch_config
 
 from tunebench.studies.inductor.known import call_of, state_of_regions
 from tunebench.studies.inductor.region import NotRegionError, Region, region_of
 
 _log = logging.getLogger(__name__)
 
-Emit = Callable[[Any, Any, Callable[[Any], None]], None]
-"""Writes the code of a node: given the back end of its device, the node, and Inductor's own way to write it."""
+Emit = Callable[[Any, Callable[[Any], None], Any], None]
+"""Writes the code of a node: given the back end of its device, Inductor's own way to write it, and the node."""
 
 
 def tunebench(
@@ -62,12 +62,12 @@ def compile_with(
 
     @functools.wraps(compile_fx_inner)
     def inner(*arguments: Any, **named: Any) -> Any:  # also of a backward, which is compiled later
-        with _emitting(emit), torch.compiler.config.patch(cache_key_tag=tag):
+        with _emitting(emit), torch_config.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
             return compile_fx_inner(*arguments, **named)
 
-    with torch.compiler.config.patch(cache_key_tag=tag):
-        compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=inner, config_patches=dict(patches))
-        return compiled
+    with torch_config.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
+        compiled: Any = compile_fx(graph, inputs, inner_compile=inner, config_patches=dict(patches))
+    return compiled  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def _emitting(emit: Emit) -> Iterator[None]:
 
     def made_by(make: Callable[[Any], Any], scheduler: Any) -> Any:
         backend = make(scheduler)
-        backend.codegen_node = functools.partial(emit, backend, own=backend.codegen_node)
+        backend.codegen_node = functools.partial(emit, backend, backend.codegen_node)
         return backend
 
     for kind in usual.keys() & {"cpu", "cuda"}:
@@ -90,7 +90,7 @@ def _emitting(emit: Emit) -> Iterator[None]:
         common.device_codegens.update(usual)
 
 
-def _emit(backend: Any, node: Any, own: Callable[[Any], None]) -> None:
+def _emit(backend: Any, own: Callable[[Any], None], node: Any) -> None:
     """Write a call of the region's kernel where that is known to be faster, and else Inductor's own code."""
     region = None if _writes_cpp() else region_or_none(node)
     call = None if region is None else call_of(region)
@@ -98,7 +98,7 @@ def _emit(backend: Any, node: Any, own: Callable[[Any], None]) -> None:
         own(node)
         return
     backend.flush()  # what is in front of it, and not written yet
-    wrapper = V.graph.wrapper_code
+    wrapper: Any = V.graph.wrapper_code
     wrapper.add_import_once(f"from {call.__module__} import RegionCall")
     name = f"{region.name}_{wrapper.next_kernel_suffix()}"
     wrapper.header.writeline(f"{name} = {call!r}")

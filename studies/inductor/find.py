@@ -1,4 +1,4 @@
-"""Finds the regions of a model: compiles it by Inductor, and measures its regions while it runs by Inductor's own code."""
+"""Finds the regions of a model, and measures them while the model runs by Inductor's own code."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def probe() -> Probe:
 def _hold(device: torch.device) -> None:
     """Have a GPU wait while the host queues what comes next."""
     if device.type == "cuda":
-        torch.cuda._sleep(_HELD_CYCLES)
+        torch.cuda._sleep(_HELD_CYCLES)  # type: ignore[no-untyped-call]
 
 
 def _now(device: torch.device) -> Any:
     if device.type != "cuda":
         return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 
@@ -110,7 +110,7 @@ def _range_of(tensor: torch.Tensor) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _emit_probed(backend: Any, node: Any, own: Callable[[Any], None]) -> None:
+def _emit_probed(backend: Any, own: Callable[[Any], None], node: Any) -> None:
     """Write Inductor's own code of a node, between two calls of the probe where it is a region."""
     region = region_or_none(node)
     if region is None:
@@ -118,7 +118,7 @@ def _emit_probed(backend: Any, node: Any, own: Callable[[Any], None]) -> None:
         return
     number = len(_probe.regions)
     _probe.regions.append(region)
-    wrapper = V.graph.wrapper_code
+    wrapper: Any = V.graph.wrapper_code
     wrapper.add_import_once(f"from {__name__} import probe")
     backend.flush()
     wrapper.writeline(f"probe().begin({', '.join([str(number), *(one.buffer for one in region.inputs)])})")

@@ -23,7 +23,7 @@ from tunebench.studies.inductor.region import PREFIX, Region
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration, Value
-from tunebench.tuner.device import Device, device_of
+from tunebench.tuner.device import device_of
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, TunebenchError
 from tunebench.tuner.problem import Problem, problem_distance
 from tunebench.tuner.result import Decision, Ratio
@@ -118,7 +118,7 @@ def evidence_for(region: Region, folder: Path) -> Evidence | None:
         TunebenchError: the kernel cannot be loaded.
     """
     model, device = model_in(folder), device_of(region.device)
-    problem = problem_of(model, region, device)
+    problem = problem_of(model, region)
     if problem is None or (region.is_dynamic and model.kernel.compiled_axes):  # no call waits for another build
         return None
     known = over_compiled(what_is_known(model.kernel, problem, device))
@@ -134,7 +134,7 @@ def evidence_for(region: Region, folder: Path) -> Evidence | None:
     return Evidence(Configuration(best.configuration), best.over_reference)
 
 
-def problem_of(model: type[TunedModule], region: Region, device: Device) -> Problem | None:
+def problem_of(model: type[TunedModule], region: Region) -> Problem | None:
     """Return the problem of a region's kernel at the sizes of a graph; None where the kernel cannot serve it."""
     settings = in_force(Setting, region.device.type)
     inputs = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in region.inputs]
@@ -146,12 +146,12 @@ def over_compiled(known: Known) -> Known:
     """Return what is known where the opponent is the reference under torch.compile, if that is the faster one."""
 
     def changed(offer: Offer) -> Offer:
-        ratios = (offer.over_reference, offer.over_compiled)
-        known = [one for one in ratios if one is not None]
-        return replace(offer, over_reference=min(known, key=attrgetter("low")) if len(known) == len(ratios) else None)
+        compiled, reference = offer.over_compiled, offer.over_reference
+        if compiled is None or reference is None:
+            return offer if offer.was_slower else replace(offer, over_reference=None)
+        return replace(offer, over_reference=min(compiled, reference, key=attrgetter("low")))
 
-    offers = {name: [*map(changed, getattr(known, name))] for name in ("recorded", "shipped")}
-    return replace(known, **offers)
+    return replace(known, recorded=[*map(changed, known.recorded)], shipped=[*map(changed, known.shipped)])
 
 
 def model_in(folder: Path) -> type[TunedModule]:

@@ -21,7 +21,6 @@ from tunebench.studies.tuning.targets import resolve_study
 from tunebench.studies.tuning.tune import Reporter, tune
 from tunebench.studies.writing.loops.lower import UnloweredError
 from tunebench.studies.writing.loops.write import write
-from tunebench.tuner.device import device_of
 from tunebench.tuner.errors import TunebenchError, first_line
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.study.study import Ending
@@ -80,9 +79,9 @@ def optimize_regions(
         try:
             one.evidence = _known(one.found.region)
             if one.evidence is None and share <= left and not report.interrupted:
+                one.reason = "its study was not conclusive"
                 report.interrupted = _tune(one.found, share, database, reporter)
                 one.evidence = _known(one.found.region)
-                one.reason = "its study was not conclusive"
             else:
                 one.reason = "no time was left to tune it"
         except TunebenchError as error:
@@ -104,12 +103,12 @@ def _tune(found: RegionInModel, seconds: float, database: Database, reporter: Re
     region, folder = found.region, regions_folder() / found.region.name
     if not folder.is_dir():
         write_kernel(found, folder)
-    problem = problem_of(model_in(folder), region, device_of(region.device))
+    problem = problem_of(model_in(folder), region)
     if problem is None:
         raise _NoKernelError("its kernel does not serve these inputs")
     options = {"seconds": _SEARCHED * seconds, "trials": _MANY_TRIALS, "device": str(region.device)}
     (searched,) = tune(resolve_problem(str(folder), problem, options), database, reporter)
-    if searched.outcome.ending is Ending.INTERRUPTED or searched.outcome.best is None:
+    if searched.outcome.ending is Ending.INTERRUPTED or searched.outcome.best is None or _known(region) is not None:
         return searched.outcome.ending is Ending.INTERRUPTED
     (compared,) = tune(resolve_study(searched.study, {"compile": True}), database, reporter)
     return compared.outcome.ending is Ending.INTERRUPTED

@@ -8,8 +8,9 @@ under which there is one kernel.
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +94,8 @@ def region_of(node: BaseSchedulerNode) -> Region:
         raise NotRegionError("it writes into a tensor that is there already")
     device = node.get_device()
     assert device is not None
-    inner, outputs = [], []
+    inner: list[str] = []
+    outputs: list[str] = []
     names = node.get_operation_names()
     for name in node.get_buffer_names():
         is_inner = node.scheduler.can_buffer_be_removed_through_fusion(name, names)
@@ -129,7 +131,7 @@ def _node_of(name: str) -> fx.Node:
     if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
         raise NotRegionError("a buffer of it is no value of the graph")
     layout, value = buffer.get_layout(), node.meta["val"]
-    sizes = ir.convert_shape_to_inductor(value.shape)
+    sizes = _sizes(value.shape)
     is_whole = type(layout) in (ir.FixedLayout, ir.FlexibleLayout) and layout.offset == 0 and layout.is_contiguous()
     if (
         not is_whole
@@ -159,12 +161,17 @@ def _between(ends: Sequence[fx.Node], begins: Mapping[fx.Node, str]) -> set[fx.N
     return found
 
 
+def _sizes(shape: torch.Size) -> list[Any]:
+    """Return the sizes of a shape as Inductor has them."""
+    return [one.node.expr if isinstance(one, torch.SymInt) else one for one in shape]
+
+
 def _is_size(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt)
 
 
 def _hints(node: fx.Node) -> tuple[int, ...]:
-    return tuple(V.graph.sizevars.optimization_hints(ir.convert_shape_to_inductor(node.meta["val"].shape)))
+    return tuple(V.graph.sizevars.optimization_hints(_sizes(node.meta["val"].shape)))
 
 
 def _source_of(nodes: Sequence[fx.Node]) -> str:
@@ -211,7 +218,7 @@ class _Writer:
         def letter(size: Any) -> str:
             return "1" if size == 1 else letters.setdefault(size, f"n{len(letters)}")
 
-        values = [ir.convert_shape_to_inductor(one.meta["val"].shape) for one in self._inputs]
+        values = [_sizes(one.meta["val"].shape) for one in self._inputs]
         return ", ".join(
             f"{name} {one.meta['val'].dtype}[{', '.join(map(letter, shape))}]".replace("torch.", "")
             for (one, name), shape in zip(self._names.items(), values, strict=True)
@@ -242,7 +249,7 @@ class _Writer:
                 return f"[{', '.join(map(self._written, value))}]"
             case torch.device():
                 return "x0.device"
-            case float() if value != value or value in (float("inf"), float("-inf")):
+            case float() if not math.isfinite(value):
                 return f"float('{value}')"
             case bool() | int() | float() | str() | None | torch.dtype() | torch.memory_format() | torch.layout():
                 return repr(value) if not isinstance(value, torch.memory_format) else str(value)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from sample_results import ENVIRONMENT, STUDY, comparison, correct
-from torch import fx, nn
-from torch._dynamo.utils import counters
+from torch import nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
 from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
-from tunebench.studies.inductor.backend import compile_with, region_or_none, tunebench
-from tunebench.studies.inductor.known import model_in, problem_of, regions_folder, state_of_regions
-from tunebench.studies.inductor.region import NotRegionError, Region, region_of
+from tunebench.studies.inductor.backend import tunebench
 from tunebench.studies.inductor.find import find_regions
+from tunebench.studies.inductor.known import model_in, problem_of, regions_folder, state_of_regions
 from tunebench.studies.inductor.optimize import write_kernel
+from tunebench.studies.inductor.region import Region
 from tunebench.tuner.device import find_device
 from tunebench.tuner.result import Baseline, Ratio
 
@@ -58,7 +56,7 @@ def written(model: nn.Module) -> Region:
 def record(region: Region, over_compiled: Ratio) -> None:
     """Record a study whose winner is the region's default, so many times faster than torch.compile's code."""
     model, device = model_in(regions_folder() / region.name), find_device("cpu")
-    problem = problem_of(model, region, device)
+    problem = problem_of(model, region)
     assert problem is not None
     kernel = model.kernel
     study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=problem, device=device)
