@@ -1,10 +1,10 @@
 """Building blocks: kernels that are made from a device function and a few attributes of a class (docs/blocks.md)."""
 
-from tunebench.kernels.blocks.block import Block
+from tunebench.kernels.blocks.block import Block, Passes
 from tunebench.kernels.blocks.conv import Conv
 from tunebench.kernels.blocks.linear import Linear
 from tunebench.kernels.blocks.pointwise import Pointwise
 from tunebench.kernels.blocks.reductions import Max, Min, Product, Sum
 from tunebench.kernels.blocks.rows import Rows
 
-__all__ = ["Block", "Conv", "Linear", "Max", "Min", "Pointwise", "Product", "Rows", "Sum"]
+__all__ = ["Block", "Conv", "Linear", "Max", "Min", "Passes", "Pointwise", "Product", "Rows", "Sum"]

@@ -17,6 +17,7 @@ on it is a `TunedModule` like any other. What a class may say, whatever its bloc
     per_tensor    tensors with one element in all
     dtypes        that it serves; by default all four
     defaults      other defaults of tunables: {"block_size": 512}
+    passes        what `tuned_forward` launches behind the block's own, see `Passes`
 
 The right-hand side says where a value is: an argument of the reference's `forward`, or the path of an attribute of the
 module, such as `gemm.bias`. Where both names are one, a tuple of names will do: `scalars = ("eps",)`. Arguments of
@@ -49,7 +50,7 @@ import enum
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -60,6 +61,7 @@ from tunebench.kernels.runtime.tuned_module import TunedModule, require_referenc
 from tunebench.kernels.shared import DTYPES
 from tunebench.tuner.configuration import Value
 from tunebench.tuner.errors import KernelFolderError, UserError
+from tunebench.tuner.files import read_text
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem, Work
 from tunebench.tuner.space import CPP_WORDS, Constraint, SearchSpace, Tunable
@@ -124,6 +126,43 @@ class Design:
     usual_axes: Mapping[str, int] | None = None
 
 
+@dataclass(frozen=True)
+class Passes:
+    """Passes behind a block, whose entry points are in the `.cu` beside `model.py` that has the folder's name.
+
+    Attributes:
+        space: of their tunables.
+        sizes: axes of the problem that are constants of the binary, which the class's `problem` adds.
+        modes: those that have passes of their own.
+    """
+
+    space: SearchSpace
+    sizes: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ("eval",)
+
+    def behind(self, design: Design, file: Path) -> Design:
+        """Return the design of a block with these passes.
+
+        Args:
+            file: the model's.
+
+        Raises:
+            KernelFolderError: the passes' source cannot be read.
+        """
+        known = {one.name for one in design.space.tunables}
+        source = read_text(file.with_name(f"{file.parent.name}.cu"))
+        return replace(
+            design,
+            source=f"{design.source}\n{source}",
+            space=SearchSpace(
+                (*design.space.tunables, *(one for one in self.space.tunables if one.name not in known)),
+                (*design.space.constraints, *self.space.constraints),
+            ),
+            modes=tuple(dict.fromkeys((*design.modes, *self.modes))),
+            compiled_axes=(*design.compiled_axes, *self.sizes),
+        )
+
+
 class Block(TunedModule):
     """A model whose kernel is made from a few attributes: see the module's own text."""
 
@@ -136,6 +175,7 @@ class Block(TunedModule):
     other_layers: ClassVar[Names] = {}
     dtypes: ClassVar[tuple[str, ...]] = DTYPES
     defaults: ClassVar[Mapping[str, Value]] = {}
+    passes: ClassVar[Passes | None] = None
 
     kinds_of_operands: ClassVar[tuple[Kind, ...]] = _NAMED[:-1]
     """The kinds that the block can handle; the attribute of another one is refused."""
@@ -158,6 +198,8 @@ class Block(TunedModule):
             require_reference(cls, file)
             _require_well_spelt(cls)
             design = cls.design()
+            if cls.passes is not None:
+                design = cls.passes.behind(design, file)
             cls.places = tuple((one.argument, one.path) for one in cls.used)
             cls.kinds = tuple(one.kind.value for one in cls.used)
             defaults = [one.default for one in list(cls._signature().parameters.values())[1:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from tunebench.kernels.blocks.block import fast_math_tunables
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Plan, ceil_div
+from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _Part = tuple[tuple[Tunable, ...], tuple[Constraint, ...]]
@@ -43,6 +45,11 @@ def space(*parts: _Part) -> SearchSpace:
     """Return the space of several passes."""
     tunables = tuple(one for part in parts for one in part[0])
     return SearchSpace(tunables, tuple(one for part in parts for one in part[1]))
+
+
+def sized(problem: Problem | None, **sizes: int) -> Problem | None:
+    """Return a problem with sizes that are constants of its passes."""
+    return None if problem is None else replace(problem, axes={**problem.axes, **sizes})
 
 
 def launch(plan: Plan, name: str, tensors: Sequence[Argument], kept: int, reduced: int | None = None) -> None:

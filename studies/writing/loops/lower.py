@@ -120,8 +120,25 @@ class Lowered:
     changes: Mapping[str, ir.IRNode]
 
 
+@torch.library.custom_op("tunebench_new::made_by_a_block", mutates_args=())
+def made_by_a_block(value: torch.Tensor) -> torch.Tensor:
+    """Mark a value that is made before the loop nests; it is contiguous behind the mark."""
+    return value.contiguous()
+
+
+@made_by_a_block.register_fake
+def _(value: torch.Tensor) -> torch.Tensor:
+    return value.new_empty(value.shape)
+
+
+GIVEN = "value"
+"""The name of such a value behind the mark."""
+
+
 def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     """Lower a model in the mode that it is in, with every size of its inputs unknown.
+
+    What stands before a call of `made_by_a_block` is left out.
 
     Args:
         inputs: by the names of `forward`'s arguments; fake tensors will do.
@@ -140,25 +157,37 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     except Exception as error:  # whatever torch or the model raises of an export is a reason
         raise UnloweredError(str(error).splitlines()[0]) from error
     signature = exported.graph_signature
+    taken = set(signature.user_inputs)
     places: dict[str, Place] = {}
-    names = iter(inputs)
+    names, name_of = iter(inputs), dict[str, str]()
     for one in signature.input_specs:
         if one.kind is InputKind.USER_INPUT:
-            places[one.arg.name] = Place(next(names), is_input=True)
+            name_of[one.arg.name] = next(names)
+            places[one.arg.name] = Place(name_of[one.arg.name], is_input=True)
         elif one.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             places[one.arg.name] = Place(str(one.target), is_input=False)
         else:
             raise UnloweredError("a tensor that forward makes")
-    graph = _lowered(exported.graph_module)
+    module = exported.graph_module
+    for mark in module.graph.find_nodes(op="call_function", target=torch.ops.tunebench_new.made_by_a_block.default):
+        with module.graph.inserting_before(next(iter(module.graph.nodes))):
+            given = module.graph.placeholder(f"{GIVEN}_given")
+        given.meta = dict(mark.meta)
+        mark.replace_all_uses_with(given)
+        places[given.name] = Place(GIVEN, is_input=True)
+        module.graph.eliminate_dead_code()
+    unused = [node for node in module.graph.find_nodes(op="placeholder") if not node.users]
+    graph = _lowered(module)
+    places = {name: place for name, place in places.items() if name not in {node.name for node in unused}}
     outputs = dict(zip((one.target for one in signature.output_specs), graph.graph_outputs, strict=True))
     kinds = [one.kind for one in signature.output_specs]
     if kinds.count(OutputKind.USER_OUTPUT) != 1 or set(kinds) - {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}:
         raise UnloweredError("more than one result")
     changes = {str(one.target): outputs[one.target] for one in signature.output_specs if one.target is not None}
     shapes = {
-        places[node.name].text: tuple(node.meta["val"].shape)
-        for node in exported.graph.find_nodes(op="placeholder")
-        if node.name in places and places[node.name].is_input and isinstance(node.meta["val"], torch.Tensor)
+        name_of[node.name]: tuple(node.meta["val"].shape)
+        for node in module.graph.find_nodes(op="placeholder")
+        if node.name in taken and isinstance(node.meta["val"], torch.Tensor)
     }
     result = graph.graph_outputs[kinds.index(OutputKind.USER_OUTPUT)]
     return Lowered(graph, tuple(_nests(graph)), places, shapes, result, {k: v for k, v in changes.items() if k != "None"})

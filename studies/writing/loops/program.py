@@ -199,13 +199,17 @@ class ProgramWriter:
             yield self._renamed(cpp(tidy(one)))
 
 
-def source_of(programs: Sequence[Program]) -> str:
-    """Return the CUDA source of programs, in which each entry point is of one of them."""
+def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:
+    """Return the CUDA source of programs, in which each entry point is of one of them.
+
+    Args:
+        is_alone: whether nothing stands before it that knows `fast_math`.
+    """
     passes = [one for program in programs for one in program.passes]
     sizes = dict.fromkeys(f"{one} < limit" for program in programs for one in program.counts)
     texts = "\n".join(f"// {', '.join(one.does)}\n{one.text}" for one in passes)
     names = "\n".join(f"using functions::{one.name};" for one in passes)
     return (
-        f'{fast_math_line([texts])}#include "loops.cuh"\n\nnamespace functions {{\n\nconstexpr long long limit = 1ll << 30;\n'
+        f'{fast_math_line([texts]) if is_alone else ""}#include "loops.cuh"\n\nnamespace functions {{\n\nconstexpr long long limit = 1ll << 30;\n'
         f"using index_t = Index<{' && '.join(sizes)}>::type;\n\n{texts}\n}}  // namespace functions\n\n{names}\n"
     )

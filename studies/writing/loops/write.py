@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from tunebench.kernels.blocks.device_function import has_fast_form
 from tunebench.kernels.blocks.loops import numbers_of
-from tunebench.studies.writing.loops.lower import UnloweredError, lower
+from tunebench.studies.writing.loops.lower import GIVEN, UnloweredError, lower
 from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of
+from tunebench.studies.writing.new.trace import Traced
 
 _MODEL = '''"""{name}: {count} over loop nests, made from {source} by `tunebench new` (docs/loops.md)."""
 
@@ -75,24 +76,110 @@ def write(name: str, model: nn.Module, inputs: Mapping[str, Any], source: str) -
     Raises:
         UnloweredError: something of it is no loop nest.
     """
+    return _written(name, model, inputs, source, _programs(lambda training: model.train(training), inputs))
+
+
+def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) -> dict[str, Program]:
+    """The programs of a model by mode; one by the name of nothing where they are the same."""
     programs: dict[str, Program] = {}
     errors = []
     for mode in ("eval", "train"):
-        model.train(mode == "train")
         try:
-            programs[mode] = ProgramWriter(lower(model, inputs), "pass").write()
+            programs[mode] = ProgramWriter(lower(model_in(mode == "train"), inputs), "pass").write()
         except UnloweredError as error:
             errors.append(error)
     if not programs:
         raise errors[0]
     if len(programs) == 2:
         if programs["eval"] == programs["train"]:
-            programs = {"": programs["eval"]}
-        else:
-            for mode in programs:
-                model.train(mode == "train")
-                programs[mode] = ProgramWriter(lower(model, inputs), mode).write()
-    return _written(name, model, inputs, source, programs)
+            return {"": programs["eval"]}
+        return {mode: ProgramWriter(lower(model_in(mode == "train"), inputs), mode).write() for mode in programs}
+    return programs
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What a kernel of a block has in addition, so that passes do what torch did behind it.
+
+    Attributes:
+        head: statements of the module: the space of the passes, and the numbers that they were written for.
+        attributes: lines of the class.
+        problem: the body of its method `problem`, in which `{given}` are the arguments that the block takes.
+        after: the statements behind the block's own forward, by which the value is `value`.
+        source: CUDA C++ that stands behind the block's.
+        does: the operations, by torch's names.
+    """
+
+    head: tuple[str, ...]
+    attributes: tuple[str, ...]
+    problem: tuple[str, ...]
+    after: tuple[str, ...]
+    source: str
+    does: tuple[str, ...]
+
+
+def behind(traced: Traced, last: str) -> Behind:
+    """Write what a traced model does behind a node as passes.
+
+    Raises:
+        UnloweredError: something of it is no loop nest.
+    """
+    assert traced.graph is not None
+    if GIVEN in traced.names:
+        raise UnloweredError(f"the argument '{GIVEN}'")
+    inputs = dict(zip(traced.names, traced.inputs, strict=False))
+    programs = _programs(lambda training: _marked(traced, last, training), inputs)
+    passes = [one for program in programs.values() for one in program.passes]
+    sizes = tuple(dict.fromkeys(size for program in programs.values() for size in program.sizes))
+    modes = [mode for mode in programs if mode]
+    parts = [_part(one.name, one.reduced is not None, one.neighbours_are_lanes) for one in passes]
+    numbers = [f'    "{key}": {value!r},' for key, value in numbers_of(traced.model).items()]
+    head = ["SPACE = loops.space(", *(f"    {one}" for one in parts), ")", "", "NUMBERS = {", *numbers, "}"]
+    given = f"sizes={sizes!r}" + (f", modes={tuple(modes)!r}" if len(modes) > 1 else "")
+    tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
+    problem = [
+        "if path := loops.changed(self, NUMBERS):",
+        "    return self.unserved(f\"'{path}' is another than the passes were written for\")",
+        f"if not ({' and '.join(f'{name}.is_contiguous()' for name in tensors)}):",
+        '    return self.unserved("the passes are for contiguous tensors")',
+        *(line.removeprefix(" " * 8) for line in _checks(programs, modes or ["eval"]).split("\n") if line),
+    ]
+    used: dict[str, None] = {}
+    for program in programs.values():
+        used.update(dict.fromkeys(_sizes(program, " ".join(sizes))))
+    named = ", ".join(f"{size}={size}" for size in sizes)
+    problem += [*used, f"return loops.sized(super().problem({{given}}), {named})"]
+    return Behind(
+        tuple(head),
+        (f"passes = blocks.Passes(SPACE, {given})",),
+        tuple(problem),
+        tuple(_body(programs, modes)),
+        source_of(list(programs.values()), is_alone=False),
+        tuple(dict.fromkeys(done for one in passes for done in one.does)),
+    )
+
+
+def _marked(traced: Traced, last: str, training: bool) -> nn.Module:
+    """A traced model in a mode, in which the value of a node is marked as made by a block."""
+    assert traced.graph is not None
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    result = graph.graph_copy(traced.graph, copies)
+    for node, copy in copies.items():
+        for place in node.meta.get("training", ()):
+            at: Any = place
+            if isinstance(at, int):
+                copy.update_arg(at, not copy.args[at] if training else copy.args[at])
+            elif training:
+                copy.update_kwarg(at, not copy.kwargs[at])
+    graph.output(result)
+    (made,) = (copy for node, copy in copies.items() if node.name == last)
+    with graph.inserting_after(made):
+        mark = graph.call_function(torch.ops.tunebench_new.made_by_a_block.default, (made,))
+    made.replace_all_uses_with(mark, delete_user_cb=lambda user: user is not mark)
+    module = fx.GraphModule(traced.model, graph)
+    module.train(training)
+    return module
 
 
 def _written(

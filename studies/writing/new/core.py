@@ -29,6 +29,7 @@ class Core:
         before, after: bodies of functions of torch's operations around it; nothing where there are none.
         left: the operations that stay torch's, by name.
         left_nodes: their nodes.
+        last: the node whose value the block makes, by name.
         done: the operations that the block does, by name, as often as they are there.
     """
 
@@ -38,6 +39,7 @@ class Core:
     after: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     left_nodes: frozenset[str] = frozenset()
+    last: str = ""
     done: tuple[str, ...] = ()
 
     @property
@@ -113,7 +115,7 @@ def around(traced: Traced, given: Given, last: fx.Node) -> Core:
     inside = [node for node in between(given.node, last) - {given.node} if not _is_about_memory(node)]
     done = [name for node in inside if (name := called(node, traced.model)) not in (*SAME, *CASTS)]
     nodes = frozenset(node.name for node in left)
-    return Core("", [], tuple(before), tuple(after), names, nodes, tuple(done))
+    return Core("", [], tuple(before), tuple(after), names, nodes, last.name, tuple(done))
 
 
 def _path(graph: fx.Graph, result: fx.Node, known: Collection[fx.Node]) -> list[fx.Node]:

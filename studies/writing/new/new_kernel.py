@@ -5,28 +5,33 @@ from __future__ import annotations
 import keyword
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from tunebench.kernels.runtime.installed import installed_names
 from tunebench.kernels.runtime.registry import kernel_names
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.writing.new.check import Checked, check
+from tunebench.studies.writing.loops.lower import UnloweredError
+from tunebench.studies.writing.loops.write import behind, write
+from tunebench.studies.writing.new.check import Checked, Rewrite, check
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.draft import BLOCKS, draft
 from tunebench.studies.writing.new.hidden_names import hidden_names
 from tunebench.studies.writing.new.problem_text import SAMPLES
-from tunebench.studies.writing.new.trace import trace
+from tunebench.studies.writing.new.trace import Traced, trace
 from tunebench.studies.writing.new.write import model_text, texts_by_hand
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.files import read_text
 from tunebench.tuner.isolation import TRACER, DeathError, run_isolated, start_forkserver
-from tunebench.tuner.reference import load_reference
+from tunebench.tuner.reference import Reference, load_reference
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.watched import load_seconds
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+PASSES = "Passes"
+"""The block of a kernel that is passes over loop nests alone."""
 PRELOADED = (__name__, TRACER)
 _LOADS = 1.5
 """Limit of all that runs the problem's own code, in times of what a user's files may take to load and answer once."""
@@ -116,15 +121,96 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
     source = "a sample" if problem.parent == folder else problem.name
     drafts = draft(traced, block)
     reasons = []
-    for core in drafts.cores:
-        _write(folder, {"reference.py": text, "model.py": model_text(folder.name, traced, core, source)})
-        checked = check(folder, core.left_nodes)
-        if not (why := checked.reason or why_nothing_is_gained(core, checked)):
-            return NewKernel(folder, core.block, core.left, hidden=drafts.hidden, checked=checked)
+    # What a block does whole is best; then what passes do, alone or behind a block; then what leaves something to torch.
+    attempts = [partial(_of_block, traced, core, source) for core in drafts.cores if not core.left]
+    if block is None:
+        if not any(core.block in ("Linear", "Conv") for core in drafts.cores):
+            attempts.append(partial(_of_passes, traced, source))
+        attempts += [partial(_of_block_and_passes, traced, core, source) for core in drafts.cores if _has_passes(core)]
+    attempts += [partial(_of_block, traced, core, source) for core in drafts.cores if core.left]
+    for attempt in attempts:
+        try:
+            made = attempt(folder.name)
+        except UnloweredError as error:
+            reasons.append(f"no loop nest has {error}")
+            continue
+        _write(folder, {"reference.py": text, **made.files})
+        checked = check(folder, made.left_nodes, made.rewrite)
+        if not (why := checked.reason or made.why_nothing_is_gained(checked)):
+            return NewKernel(folder, made.block, made.left, hidden=drafts.hidden, checked=checked)
         reasons.append(why)
     reason = [*reasons, drafts.reason][0]
     _write(folder, {"reference.py": text, **texts_by_hand(folder.name, traced, reason, source)})
     return NewKernel(folder, "", reason=reason)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """The files of a kernel that is to be checked.
+
+    Attributes:
+        block, left: as of `NewKernel`.
+        left_nodes: of the trace, those that stay torch's.
+        rewrite: writes it at other sizes, where it has those of the problem alone.
+        core: of the block that it is, where something stays torch's.
+    """
+
+    files: Mapping[str, str]
+    block: str
+    left: tuple[str, ...] = ()
+    left_nodes: frozenset[str] = frozenset()
+    rewrite: Rewrite | None = None
+    core: Core | None = None
+
+    def why_nothing_is_gained(self, checked: Checked) -> str:
+        """Why it cannot be told from a tie, however fast it is; empty where it can."""
+        return "" if self.core is None else why_nothing_is_gained(self.core, checked)
+
+
+def _of_block(traced: Traced, core: Core, source: str, name: str) -> _Draft:
+    text = model_text(name, traced, core, source)
+    return _Draft({"model.py": text}, core.block, core.left, core.left_nodes, core=core)
+
+
+def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
+    if len(traced.inputs) != len(traced.names) or traced.defaults or not _is_one_tensor(traced):
+        raise UnloweredError("another number of arguments than get_inputs() gives, or of results")
+    written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)
+    rewrite = partial(_rewritten, lambda other: _of_passes(other, source, name))
+    return _Draft({"model.py": written.model, f"{name}.cu": written.source}, PASSES, rewrite=rewrite)
+
+
+def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> _Draft:
+    made = behind(traced, core.last)
+
+    def again(other: Traced) -> _Draft:
+        cores = [one for one in draft(other, None).cores if (one.block, one.last) == (core.block, core.last)]
+        if not cores:
+            raise UserError("another kernel at smaller sizes")
+        return _of_block_and_passes(other, cores[0], source, name)
+
+    files = {"model.py": model_text(name, traced, core, source, made), f"{name}.cu": made.source}
+    return _Draft(files, f"{core.block} and passes", rewrite=partial(_rewritten, again))
+
+
+def _rewritten(make_draft: Callable[[Traced], _Draft], reference: Reference, folder: Path) -> Path:
+    """Write a kernel at a reference's sizes into a folder."""
+    try:
+        files = make_draft(trace(reference)).files
+    except UnloweredError as error:
+        raise UserError(f"no loop nest has {error}") from error
+    folder.mkdir(parents=True)
+    for name, text in {"reference.py": reference.text, **files}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _has_passes(core: Core) -> bool:
+    return core.block in ("Linear", "Conv") and bool(core.after) and not core.before
+
+
+def _is_one_tensor(traced: Traced) -> bool:
+    return traced.output is not None
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:

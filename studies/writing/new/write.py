@@ -7,6 +7,8 @@ from textwrap import wrap
 
 import torch
 
+from tunebench.studies.writing.loops.lower import GIVEN
+from tunebench.studies.writing.loops.write import Behind
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.trace import Traced
 from tunebench.studies.writing.new.values import Computed
@@ -60,11 +62,12 @@ def texts_by_hand(name: str, traced: Traced, reason: str, source: str) -> dict[s
     return {"model.py": model, f"{name}.cu": _SOURCE.format(name=name)}
 
 
-def model_text(name: str, traced: Traced, core: Core, source: str) -> str:
+def model_text(name: str, traced: Traced, core: Core, source: str, behind: Behind | None = None) -> str:
     """The text of `model.py` with a kernel of a block.
 
     Args:
         source: what it is made from.
+        behind: the passes that do what torch did behind the block.
     """
     unread = [name for name in traced.names[1:] if not core.reads(name)]
     # A block serves no call with a tensor that it does not read.
@@ -74,7 +77,11 @@ def model_text(name: str, traced: Traced, core: Core, source: str) -> str:
         "",
     ]
     body = [line for key, value in core.attributes for line in _attribute(key, value)]
-    methods = _methods(traced, core) if has_methods else []
+    if behind is not None:
+        methods = _methods_with_passes(traced, core, behind)
+        body += behind.attributes
+    else:
+        methods = _methods(traced, core) if has_methods else []
     used = "\n".join([*body, *methods])
     if re.search(r"\bmath\.", used):
         lines += ["import math", ""]
@@ -86,7 +93,10 @@ def model_text(name: str, traced: Traced, core: Core, source: str) -> str:
     lines.append(
         f"from tunebench import {'Plan, Problem, ' if 'Problem' in used else 'Plan, ' if has_methods else ''}blocks"
     )
-    lines += ["", "from .reference import Model", "", ""]
+    lines += ["from tunebench.kernels.blocks import loops"] if behind is not None else []
+    lines += ["", "from .reference import Model", ""]
+    lines += ["", *behind.head] if behind is not None else []
+    lines += ["", ""] if behind is not None else [""]
     lines.append(f"class ModelNew(blocks.{core.block}, Model):")
     lines += [f"    {line}" for line in [*body, *methods]]
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -131,6 +141,21 @@ def _taken(traced: Traced) -> str:
     defaults = [f" = {traced.defaults[name]!r}" if name in traced.defaults else "" for name in traced.names]
     arguments = zip(traced.names, types, defaults, strict=True)
     return ", ".join(f"{name}: {kind}{default}" for name, kind, default in arguments)
+
+
+def _methods_with_passes(traced: Traced, core: Core, behind: Behind) -> list[str]:
+    """Return the methods of a block with passes behind it."""
+    taken = _taken(traced)
+    given = ", ".join([traced.names[0], *(name for name in traced.names[1:] if core.reads(name))])
+    return [
+        "",
+        f"def problem(self, {taken}) -> Problem | None:",
+        *(f"    {line.replace('{given}', given)}" for line in behind.problem),
+        "",
+        f"def tuned_forward(self, plan: Plan, {taken}) -> torch.Tensor:",
+        f"    {GIVEN} = super().tuned_forward(plan, {given})",
+        *(f"    {line}" for line in behind.after),
+    ]
 
 
 def _methods(traced: Traced, core: Core) -> list[str]:
