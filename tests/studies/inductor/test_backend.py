@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from tunebench.studies.inductor.known import model_in, problem_of, regions_folde
 from tunebench.studies.inductor.optimize import write_kernel
 from tunebench.studies.inductor.region import Region
 from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.result import Baseline, Ratio
 
 pytestmark = pytest.mark.slow
@@ -93,3 +95,33 @@ def test_a_region_is_ours_only_where_it_is_faster_than_inductors_own_code() -> N
     assert code.count("RegionCall(folder=") == 2
     assert "cpp_fused" not in code
     torch.testing.assert_close(given, wanted)
+
+
+def test_a_step_of_training_is_right_where_regions_of_the_backward_are_ours() -> None:
+    model = Gate()
+    given = inputs()
+    reports = find_regions(model, given)
+    served = []
+    for report in reports:
+        with suppress(TunebenchError):
+            write_kernel(report, regions_folder() / report.region.name)
+            record(report.region, Ratio(1.2, 1.15, 1.25, 40, 0.99))
+            served.append(report.region)
+    wanted = torch.autograd.grad(model(*given).square().sum(), list(model.parameters()))
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=tunebench)
+    output, codes = run_and_get_code(compiled, *given)
+    assert "RegionCall(folder=" in codes[0]
+    found, codes = run_and_get_code(torch.autograd.grad, output.square().sum(), list(model.parameters()))
+    print(len(reports), len(served), codes[-1] if codes else "")
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_graph_of_dynamic_shapes_serves_all_of_them() -> None:
+    model = Gate().eval()
+    with torch.no_grad():
+        record(written(model), Ratio(1.2, 1.15, 1.25, 40, 0.99))
+        torch.compiler.reset()
+        compiled = torch.compile(model, backend=tunebench, dynamic=True)
+        for rows in (24, 7, 33):
+            torch.testing.assert_close(compiled(*inputs(rows)), model(*inputs(rows)))
