@@ -69,8 +69,8 @@ def optimize_regions(
     Raises:
         TunebenchError: the database cannot be written.
     """
-    ends = time.monotonic() + seconds
     report = OptimizeReport([OptimizedRegion(one) for one in find_regions(model, inputs)])
+    ends = time.monotonic() + seconds
     waiting = sum(one.found.seconds for one in report.regions)
     for one in report.regions:
         left = ends - time.monotonic()
@@ -187,10 +187,11 @@ def problem_text(region: Region, ranges: Sequence[tuple[float, float]]) -> str:
 
 def _drawn(value: Value, ends: tuple[float, float], names: Mapping[int, str]) -> str:
     """Return Python that draws a tensor like one that was met."""
-    shape = "".join(f"{names.get(size, size)}, " for size in value.shape)
+    shape = ", ".join(str(names.get(size, size)) for size in value.shape)
+    shape = f"({shape},)" if len(value.shape) == 1 else f"({shape})"
     if value.dtype is torch.bool:
-        return f"torch.rand({shape.removesuffix(', ')}) < 0.5"
+        return f"torch.rand({shape}) < 0.5"
     if not value.dtype.is_floating_point:
-        return f"torch.randint({int(ends[0])}, {int(ends[1]) + 1}, ({shape.removesuffix(' ')}), dtype={value.dtype})"
-    dtype = "" if value.dtype is torch.float32 else f"dtype={value.dtype}"
-    return f"torch.rand{'' if ends[0] >= 0 else 'n'}({(shape + dtype).removesuffix(', ')})"
+        return f"torch.randint({int(ends[0])}, {int(ends[1]) + 1}, {shape}, dtype={value.dtype})"
+    dtype = "" if value.dtype is torch.float32 else f", dtype={value.dtype}"
+    return f"torch.rand{'' if ends[0] >= 0 else 'n'}({shape}{dtype})"

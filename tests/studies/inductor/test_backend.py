@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from sample_results import ENVIRONMENT, STUDY, comparison, correct
+from recorded_regions import record
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
-from tunebench.db.connection.database import open_database
-from tunebench.db.entries.study_log import open_study
 from tunebench.studies.inductor.backend import tunebench
 from tunebench.studies.inductor.find import find_regions
-from tunebench.studies.inductor.known import model_in, problem_of, regions_folder, state_of_regions
+from tunebench.studies.inductor.known import regions_folder, state_of_regions
 from tunebench.studies.inductor.optimize import write_kernel
 from tunebench.studies.inductor.region import Region
-from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import TunebenchError
-from tunebench.tuner.result import Baseline, Ratio
+from tunebench.tuner.result import Ratio
 
 pytestmark = pytest.mark.slow
 
@@ -53,21 +49,6 @@ def written(model: nn.Module) -> Region:
     assert report.calls == 2
     write_kernel(report, regions_folder() / report.region.name)
     return report.region
-
-
-def record(region: Region, over_compiled: Ratio) -> None:
-    """Record a study whose winner is the region's default, so many times faster than torch.compile's code."""
-    model, device = model_in(regions_folder() / region.name), find_device("cpu")
-    problem = problem_of(model, region)
-    assert problem is not None
-    kernel = model.kernel
-    study = replace(STUDY, kernel=kernel.name, source_digest=kernel.digest, problem=problem, device=device)
-    winner = kernel.space.default_for(problem, device)
-    ratios = {Baseline.REFERENCE: Ratio(3.0, 2.9, 3.1, 40, 0.99), Baseline.COMPILED: over_compiled}
-    with open_database() as database:
-        log = open_study(database, study, replace(ENVIRONMENT, torch=str(torch.__version__), cuda=torch.version.cuda))
-        log.record(replace(correct(0), configuration=winner))
-        log.conclude(replace(comparison(0), best=winner, speedups=ratios, missing={}))
 
 
 def compiled_code(model: nn.Module, **options: Any) -> tuple[Any, str]:
@@ -101,19 +82,17 @@ def test_a_step_of_training_is_right_where_regions_of_the_backward_are_ours() ->
     model = Gate()
     given = inputs()
     reports = find_regions(model, given)
-    served = []
     for report in reports:
         with suppress(TunebenchError):
             write_kernel(report, regions_folder() / report.region.name)
             record(report.region, Ratio(1.2, 1.15, 1.25, 40, 0.99))
-            served.append(report.region)
     wanted = torch.autograd.grad(model(*given).square().sum(), list(model.parameters()))
     torch.compiler.reset()
     compiled = torch.compile(model, backend=tunebench)
     output, codes = run_and_get_code(compiled, *given)
     assert "RegionCall(folder=" in codes[0]
     found, codes = run_and_get_code(torch.autograd.grad, output.square().sum(), list(model.parameters()))
-    print(len(reports), len(served), codes[-1] if codes else "")
+    assert "RegionCall(folder=" in codes[0]
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
