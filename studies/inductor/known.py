@@ -1,4 +1,4 @@
-"""What is known of regions: their folders, and the results by which their kernels are faster than Inductor's own."""
+"""Looks up regions: their folders, and the results by which their kernels are faster than Inductor's own code."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _MANY_TRIALS = 1_000_000
 
 @dataclass
 class OptimizedRegion:
-    """What is known of a region in the end.
+    """A region with what is known of it in the end.
 
     Attributes:
         evidence: of its kernel against Inductor's own code; None where there is none.
