@@ -18,7 +18,7 @@ import sympy
 import torch
 from torch import fx, nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch._inductor import config, ir
+from torch._inductor import config, ir, scheduler
 from torch._inductor.codegen import common
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.debug import DebugContext
@@ -33,6 +33,9 @@ from torch.utils._ordered_set import OrderedSet
 _SETTINGS: Mapping[str, object] = {
     "split_reductions": False,  # how many blocks a row has is a tunable
     "layout_optimization": False,
+    "comprehensive_padding": False,
+    "realize_reads_threshold": 12,
+    "realize_opcount_threshold": 100,
     "loop_ordering_after_fusion": True,
     "fallback_random": True,
     "force_pointwise_cat": True,
@@ -218,6 +221,10 @@ def _as_inductor(fake: Any) -> Iterator[None]:
         V.set_fake_mode(fake),
         config.patch(_SETTINGS),
         mock.patch.object(common, "device_codegens", devices),
+        # Loops are put into the order of those that they are fused with on GPUs alone.
+        mock.patch.object(scheduler, "is_gpu", lambda _: True),
+        mock.patch.object(scheduler.BaseSchedulerNode, "is_cpu", lambda _: False),
+        mock.patch.object(scheduler.Scheduler, "create_backend", lambda its, _: _Scheduling(its)),
     ):
         yield
 

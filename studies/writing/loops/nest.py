@@ -20,11 +20,15 @@ from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from tunebench.studies.writing.loops.body import Handler, Lines, cast, run_body, type_of
+from tunebench.studies.writing.loops.domain import Domain, hint, simplified
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, tidy
 from tunebench.studies.writing.loops.lower import UnloweredError
 
 _K, _R = sympy.symbols("k r", integer=True, nonnegative=True)
 _INDENT = "    "
+_LEAST_ROWS = 64
+"""Least number of rows whose elements may be computed where the rows are reduced: so many blocks keep a device busy."""
+Nest = tuple[SchedulerNode, ...]
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,10 @@ class Pass:
     does: tuple[str, ...]
 
 
+class UnfusedError(UnloweredError):
+    """Nodes cannot be in one nest."""
+
+
 class NestWriter:
     """Writes one nest.
 
@@ -86,6 +94,10 @@ class NestWriter:
             self.kept, self.reduced = groups[0][0], None
         self.kept = tidy(simplify(self.kept))
         self.handler = Handler(main, self)
+        in_order = sorted(nodes, key=lambda node: not node.is_reduction())
+        sizes = [[*node._body.sizes[0], *node._body.sizes[1]] for node in in_order]
+        self.domain = Domain(self.kept, self.reduced, sizes)
+        self.handler.ranges.update(dict.fromkeys(self.domain.ranges, ValueRanges(0, sympy.oo)))
         self.stored: dict[str, tuple[int, sympy.Expr, str]] = {}
         self.read: dict[str, None] = {}
         self.written: dict[str, None] = {}
@@ -94,29 +106,35 @@ class NestWriter:
         self.declared: list[str] = []
         self.behind: list[str] = []
         self.guard = ""
+        self.reductions: dict[tuple[int, str, str], str] = {}
         self.places: list[sympy.Expr] = []
-        self.along_rows = {str(_R)}
+        self.along_rows = {str(_R), *(str(one) for one, _ in self.domain.reduced_dimensions)}
         self.head = Lines()
 
     # What the handler asks.
 
     def load(self, handler: Handler, name: str, index: sympy.Expr) -> str:
         """Return an element of a buffer, or what was stored there in this step."""
-        index = tidy(index)
+        index = self._tidy(index)
         if name in self.stored:
             step, place, value = self.stored[name]
-            if (step == self.step or not self._is_loop(step)) and sympy.simplify(place - index) == 0:
+            if sympy.expand(place - index) != 0:
+                raise UnfusedError(f"'{name}' is read elsewhere than it is written")
+            if step == self.step or not self._is_loop(step):
                 return value
-            self.reread.add(name)
+            self.reread.add(name)  # what the same thread wrote in an earlier loop
         self.read[name] = None
         self.places.append(index)
         kind = type_of(_dtype_of(name), self.main)
         text = f"{name}[{handler.place(index)}]"
         return handler.named(f"accumulator_t({text})" if kind == "accumulator_t" else text)
 
+    def _tidy(self, index: sympy.Expr) -> sympy.Expr:
+        return tidy(V.graph.sizevars.simplify_with_ranges(sympy.expand(index), self.domain.ranges))
+
     def store(self, handler: Handler, name: str, index: sympy.Expr, value: str) -> None:
         """Store an element, or what is one for each row."""
-        index = tidy(index)
+        index = self._tidy(index)
         self.places.append(index)
         self.stored[name] = (self.step, index, value)
         self._store(handler.lines.statements, handler, name, index, value)
@@ -128,8 +146,10 @@ class NestWriter:
 
     def reduce(self, handler: Handler, kind: str, start: str, join: str, text: str, value: str) -> str:
         """Declare what a loop makes of all values, and have it joined behind the loop."""
+        if (known := self.reductions.get((self.step, text, value))) is not None:
+            return known
         handler.count += 1
-        name = f"all{handler.count}"
+        name = self.reductions[self.step, text, value] = f"all{handler.count}"
         self.declared.append(f"{kind} {name} = {start};")
         handler.lines.statements.append(f"{self.guard}{name} = {text.format(name, value)};")
         self.behind.append(f"{name} = threads::join<{join}>({name});")
@@ -139,7 +159,7 @@ class NestWriter:
         """Store a row's result behind the loop."""
         kind = type_of(_dtype_of(name), self.main)
         value = value if kind == "accumulator_t" else f"{cast(kind)}({value})"
-        index = tidy(index)
+        index = self._tidy(index)
         self.places.append(index)
         self.stored[name] = (self.step + 1, index, value)
         self.written[name] = None
@@ -163,7 +183,8 @@ class NestWriter:
         texts: list[str] = []
         for step in range(max(steps.values()) + 1 if steps else 0):
             texts += self._step_text(step, [node for node in self.nodes if steps[node.get_name()] == step])
-        places = [f"const index_t {name} = {text};" for text, name in self.head.known.items()]
+        places = self._places(_K, self.domain.kept_dimensions)
+        places += [f"const index_t {name} = {text};" for text, name in self.head.known.items()]
         lines = self._without_unneeded([*places, *texts])
         tensors = self._tensors(lines)
         neighbours = self._neighbours_are_lanes()
@@ -230,6 +251,7 @@ class NestWriter:
                 "const bool is_inside = base + lane < reduced;",
                 "const index_t r = is_inside ? base + lane : reduced - 1;",
             ]
+        head += self._places(_R, self.domain.reduced_dimensions)
         with handler.scope() as lines:
             for node in nodes:
                 self._run(node)
@@ -238,23 +260,28 @@ class NestWriter:
     def _run(self, node: SchedulerNode) -> None:
         kept, reduced = node._body.sizes
         if self._is_looped(node) and not reduced:
-            variables: tuple[Any, ...] = (self._split(kept), ())
-        else:
-            variables = (self._variables(_K, kept, self.kept), self._variables(_R, reduced, self.reduced))
-        run_body(self.handler, node._body, *variables)
+            variables = self.domain.variables(kept)
+            if variables is None:
+                variables = self._variables(_K * self.reduced + _R, kept)
+            run_body(self.handler, node._body, variables, ())
+            return
+        of_kept, of_reduced = self.domain.kept_variables(kept), self.domain.reduced_variables(reduced)
+        of_kept = self._variables(_K, kept) if of_kept is None else of_kept
+        of_reduced = self._variables(_R, reduced) if of_reduced is None else of_reduced
+        run_body(self.handler, node._body, of_kept, of_reduced)
 
-    def _split(self, sizes: Sequence[sympy.Expr]) -> list[sympy.Expr]:
-        """The places along the dimensions of a node that has a value for each element of the rows."""
-        simplify = V.graph.sizevars.simplify
-        for count in range(len(sizes) + 1):
-            if simplify(sympy.prod(sizes[:count]) - self.kept) == 0:
-                return [
-                    *self._variables(_K, sizes[:count], self.kept),
-                    *self._variables(_R, sizes[count:], self.reduced),
-                ]
-        return self._variables(_K * self.reduced + _R, sizes, self.kept * self.reduced)
+    def _places(self, number: sympy.Symbol, dimensions: Sequence[tuple[sympy.Symbol, sympy.Expr]]) -> list[str]:
+        """Declarations of the finest dimensions, of what is numbered."""
+        if len(dimensions) <= 1:
+            return []
+        lines = []
+        for at, (symbol, size) in enumerate(dimensions):
+            behind = sympy.prod([one for _, one in dimensions[at + 1 :]])
+            whole = str(number) if behind == 1 else f"{number} / {_factor(behind)}"
+            lines.append(f"const index_t {symbol} = {whole}{f' % {_factor(size)}' if at else ''};")
+        return lines
 
-    def _variables(self, number: sympy.Expr, sizes: Sequence[sympy.Expr], count: Any) -> list[sympy.Expr]:
+    def _variables(self, number: sympy.Expr, sizes: Sequence[sympy.Expr]) -> list[sympy.Expr]:
         """The places along dimensions of what is numbered; each has a name where there are several."""
         if len(sizes) <= 1:
             return [number] * len(sizes)
@@ -272,7 +299,7 @@ class NestWriter:
                 name = handler.named(f"index_t({text})", "i")
                 self.along_rows.add(name)
             else:
-                name = self.head.known.setdefault(text, f"k{len(self.head.known)}")
+                name = self.head.known.setdefault(text, f"own{len(self.head.known)}")
             symbol = sympy.Symbol(name, integer=True, nonnegative=True)
             handler.ranges[symbol] = ValueRanges(0, sympy.oo)
             found.append(symbol)
@@ -368,6 +395,31 @@ def _operations(node: SchedulerNode) -> list[str]:
         target = origin.target
         found.append(getattr(getattr(target, "overloadpacket", target), "__name__", str(target)))
     return sorted(set(found))
+
+
+def may_join(nest: Nest, other: Nest) -> bool:
+    """Whether a nest may be computed together with an earlier one that reduces rows.
+
+    There have to be many rows, where each of their elements is to be computed by the threads of its row.
+    """
+    reducing = [node for node in nest if node.is_reduction()]
+    if not reducing or not _touched(nest) & _touched(other):
+        return False
+    kept, reduced = reducing[0].group[1]
+    for node in other:
+        own_kept, own_reduced = node.group[1]
+        if node.is_reduction():
+            fits = not simplified(own_kept - kept) and not simplified(own_reduced - reduced)
+        else:
+            is_each = not simplified(own_kept - kept * reduced)
+            fits = not simplified(own_kept - kept) or (is_each and hint(kept) >= _LEAST_ROWS)
+        if not fits:
+            return False
+    return True
+
+
+def _touched(nest: Nest) -> set[str]:
+    return {dep.name for node in nest for dep in (*node.read_writes.reads, *node.read_writes.writes)}
 
 
 def nest_pass(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from tunebench.kernels.blocks.block import fast_math_line
 from tunebench.studies.writing.loops.body import type_of
 from tunebench.studies.writing.loops.expressions import cpp, python, tidy
 from tunebench.studies.writing.loops.lower import Lowered, UnloweredError
-from tunebench.studies.writing.loops.nest import Pass, nest_pass
+from tunebench.studies.writing.loops.nest import Nest, Pass, UnfusedError, may_join, nest_pass
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,8 @@ class ProgramWriter:
             main = self._main()
             result, resulting = self._result(lowered.result)
             changed = {self._result(node)[0] for node in lowered.changes.values()}
-            reads = [{dep.name for node in nest for dep in node.read_writes.reads} for nest in lowered.nests]
             kinds = self._kinds(main, {result, *changed})
-            passes = []
-            for at, nest in enumerate(lowered.nests):
-                needed = set().union({result, *changed}, *reads[at + 1 :])
-                passes.append(nest_pass(f"{self.prefix}_{at + 1}", nest, main, needed, kinds))
+            passes = self._passes(main, kinds, {result, *changed})
             if not passes:
                 raise UnloweredError("nothing")
             lines = [*self._launches(passes), *self._changes(), f"return {resulting}"]
@@ -80,6 +77,36 @@ class ProgramWriter:
                 tuple(self._conditions()),
                 tuple(lines),
             )
+
+    def _passes(self, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]) -> list[Pass]:
+        """Return the passes: of Inductor's nests, and of several of them where they have the same rows."""
+
+        def made(number: int, nests: Sequence[Nest], at: int) -> Pass:
+            others = [one for place, one in enumerate(nests) if place != at]
+            needed = results.union(*(_reads(one) for one in others))
+            return nest_pass(f"{self.prefix}_{number}", nests[at], main, needed, kinds)
+
+        nests: list[Nest] = []
+        for nest in self.lowered.nests:
+            try:
+                made(0, [nest], 0)
+                nests.append(nest)
+            except UnfusedError:
+                nests += [(node,) for node in nest]
+        at = 0
+        while at < len(nests):
+            for other in range(at + 1, len(nests)):
+                between = set().union(*(_writes(one) for one in nests[at + 1 : other]))
+                if _reads(nests[other]) & between or not may_join(nests[at], nests[other]):
+                    continue
+                joined = [*nests[:at], (*nests[at], *nests[other]), *nests[at + 1 : other], *nests[other + 1 :]]
+                with contextlib.suppress(UnfusedError):
+                    made(0, joined, at)
+                    nests = joined
+                    break
+            else:
+                at += 1
+        return [made(number + 1, nests, number) for number in range(len(nests))]
 
     def _symbols(self) -> dict[sympy.Symbol, str]:
         """Names for the sizes that are unknown: that of an argument, and its dimension."""
@@ -197,6 +224,14 @@ class ProgramWriter:
         counts += [one.kept * (1 if one.reduced is None else one.reduced) for one in passes]
         for one in counts:
             yield self._renamed(cpp(tidy(one)))
+
+
+def _reads(nest: Nest) -> set[str]:
+    return {dep.name for node in nest for dep in node.read_writes.reads}
+
+
+def _writes(nest: Nest) -> set[str]:
+    return {name for node in nest for name in node.get_buffer_names()}
 
 
 def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:

@@ -1,0 +1,144 @@
+"""The elements of a nest as dimensions: which of them the dimensions of each of its nodes are.
+
+Nodes of a nest name the same elements by other dimensions: (rows, columns) of one is (rows * columns) of another, and
+(batch, channels, places) of a third is (batch, places) that are kept and channels that are reduced. All are told in terms
+of the finest dimensions, so that equal places in memory are equal expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import sympy
+from torch._inductor.virtualized import V
+
+Sizes = Sequence[sympy.Expr]
+
+
+class Domain:
+    """The kept and the reduced elements of a nest.
+
+    Args:
+        kept, reduced: how many; None where nothing is reduced.
+        sizes: of the nodes' dimensions in the order of the elements, those of reducing nodes first.
+
+    Attributes:
+        dimensions: the finest ones, of kept elements and then of reduced ones: symbols with their sizes.
+        first_reduced: the place of the first that is reduced.
+    """
+
+    def __init__(self, kept: sympy.Expr, reduced: sympy.Expr | None, sizes: Iterable[Sizes]) -> None:
+        self.kept, self.reduced = kept, sympy.Integer(1) if reduced is None else reduced
+        marks = [self.reduced, simplified(self.kept * self.reduced)]
+        for one in sizes:
+            marks = _with_marks(marks, one) or marks
+        within = [one for one in marks if hint(one) <= hint(self.reduced)]
+        across = marks[len(within) :]
+        own = _ratios([sympy.Integer(1), *within])
+        outer = _ratios([self.reduced, *across])
+        self.kept_dimensions = _named("k", outer[::-1])
+        self.reduced_dimensions = [] if reduced is None else _named("r", own[::-1])
+
+    @property
+    def ranges(self) -> dict[sympy.Symbol, sympy.Expr]:
+        """The sizes of the dimensions, by their symbols."""
+        return dict([*self.kept_dimensions, *self.reduced_dimensions])
+
+    def kept_variables(self, sizes: Sizes) -> list[sympy.Expr] | None:
+        """Return dimensions of the kept elements in terms of the finest; None where they are no such."""
+        return _grouped(sizes, self.kept_dimensions)
+
+    def reduced_variables(self, sizes: Sizes) -> list[sympy.Expr] | None:
+        """Return dimensions of the reduced elements in terms of the finest; None where they are no such."""
+        return _grouped(sizes, self.reduced_dimensions)
+
+    def variables(self, sizes: Sizes) -> list[sympy.Expr] | None:
+        """Return dimensions of all elements in terms of the finest; None where they are no such."""
+        in_order = _grouped(sizes, [*self.kept_dimensions, *self.reduced_dimensions])
+        return in_order or _interleaved(sizes, self.kept_dimensions, self.reduced_dimensions)
+
+
+def simplified(expression: sympy.Expr) -> sympy.Expr:
+    """Return an expression of sizes in its expanded form."""
+    return V.graph.sizevars.simplify(sympy.sympify(expression))
+
+
+def hint(size: sympy.Expr) -> int:
+    """Return a size as it is in the problem that is written for."""
+    sizes = V.graph.sizevars
+    told = getattr(sizes, "optimization_hint", None) or sizes.size_hint  # its name up to torch 2.12
+    return int(told(size, fallback=1 << 40))
+
+
+def _quotient(size: sympy.Expr, other: sympy.Expr) -> sympy.Expr | None:
+    """A size by another one; None where that does not divide it whatever they are."""
+    ratio = sympy.factor(size) / sympy.factor(other)
+    return simplified(ratio) if sympy.fraction(sympy.together(ratio))[1] == 1 else None
+
+
+def _with_marks(marks: list[sympy.Expr], sizes: Sizes) -> list[sympy.Expr] | None:
+    """Marks, each a multiple of the one before it, with the products of trailing dimensions; None where they do not fit."""
+    found, product = list(marks), sympy.Integer(1)
+    for size in reversed([one for one in sizes if one != 1]):
+        product = simplified(product * size)
+        if not any(simplified(product - one) == 0 for one in found):
+            found.append(product)
+    found.sort(key=hint)
+    if simplified(found[-1] - marks[-1]) != 0:
+        return None
+    fits = all(_quotient(big, small) is not None for small, big in zip(found, found[1:], strict=False))
+    return found if fits else None
+
+
+def _ratios(marks: Sizes) -> list[sympy.Expr]:
+    ratios = [_quotient(big, small) for small, big in zip(marks, marks[1:], strict=False)]
+    return [one for one in ratios if one is not None and one != 1]
+
+
+def _named(letter: str, sizes: Sizes) -> list[tuple[sympy.Symbol, sympy.Expr]]:
+    names = [letter] if len(sizes) == 1 else [f"{letter}{at}" for at in range(len(sizes))]
+    return [(sympy.Symbol(name, integer=True, nonnegative=True), size) for name, size in zip(names, sizes, strict=True)]
+
+
+def _run(size: sympy.Expr, dimensions: Sequence[tuple[sympy.Symbol, sympy.Expr]]) -> tuple[sympy.Expr, int] | None:
+    """The place along leading dimensions whose product is a size, and how many they are."""
+    place, product = sympy.Integer(0), sympy.Integer(1)
+    for count, (symbol, own) in enumerate(dimensions):
+        place, product = place * own + symbol, simplified(product * own)
+        if simplified(product - size) == 0:
+            return sympy.expand(place), count + 1
+    return None
+
+
+def _grouped(sizes: Sizes, dimensions: Sequence[tuple[sympy.Symbol, sympy.Expr]]) -> list[sympy.Expr] | None:
+    found, left = [], list(dimensions)
+    for size in sizes:
+        if size == 1:
+            found.append(sympy.Integer(0))
+            continue
+        if (run := _run(size, left)) is None:
+            return None
+        found.append(run[0])
+        left = left[run[1] :]
+    return None if left else found
+
+
+def _interleaved(
+    sizes: Sizes,
+    kept: Sequence[tuple[sympy.Symbol, sympy.Expr]],
+    reduced: Sequence[tuple[sympy.Symbol, sympy.Expr]],
+) -> list[sympy.Expr] | None:
+    """As `_grouped`, where each dimension is of the next kept elements or of the next reduced ones."""
+    if not sizes:
+        return None if kept or reduced else []
+    size, *others = sizes
+    if size == 1:
+        rest = _interleaved(others, kept, reduced)
+        return None if rest is None else [sympy.Integer(0), *rest]
+    for is_kept, dimensions in ((True, kept), (False, reduced)):
+        if (run := _run(size, dimensions)) is not None:
+            behind = dimensions[run[1] :]
+            rest = _interleaved(others, behind if is_kept else kept, reduced if is_kept else behind)
+            if rest is not None:
+                return [run[0], *rest]
+    return None
