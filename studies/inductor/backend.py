@@ -103,8 +103,12 @@ def _emit(backend: Any, own: Callable[[Any], None], node: Any) -> None:
     name = f"{region.name}_{wrapper.next_kernel_suffix()}"
     wrapper.header.writeline(f"{name} = {call!r}")
     V.graph.removed_buffers.update(region.inner)
-    wrapper.allocated.update(region.outputs)  # by the call
-    wrapper.writeline(f"{', '.join(region.outputs)} = {name}({', '.join(one.buffer for one in region.inputs)})")
+    made = [one.buffer for one in region.outputs]
+    wrapper.allocated.update(made)  # by the call
+    wrapper.writeline(f"{', '.join(made)} = {name}({', '.join(one.as_read for one in region.inputs)})")
+    for one in region.outputs:
+        if not one.is_plain:
+            wrapper.writeline(f"{one.buffer} = {one.as_made}")
     backend.scheduler.free_buffers()
 
 

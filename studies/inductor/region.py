@@ -32,7 +32,7 @@ from torch import nn
 
 
 class Model(nn.Module):
-    compile_mode = "max-autotune-no-cudagraphs"  # in its graph nobody copies its inputs, as a CUDA graph of its own does
+    compile_mode = "max-autotune-no-cudagraphs"  # a CUDA graph of its own would copy its inputs
 
     def forward(self, {names}):
 '''
@@ -44,16 +44,38 @@ class NotRegionError(TunebenchError):
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that a region reads.
+    """A tensor that a region reads or makes; the region has its dimensions in the order in which they lie in memory.
 
     Attributes:
         buffer: its name in Inductor's program.
-        shape: its sizes where the graph was compiled; those that are symbols, as they were then.
+        order: the dimensions there, the one with the widest stride first.
+        shape: the sizes in this order; those that are symbols, as they were when the graph was compiled.
     """
 
     buffer: str
+    order: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+    @property
+    def as_read(self) -> str:
+        """The tensor as the region reads it."""
+        return self.buffer if self.is_plain else f"{self.buffer}.permute{self.order}"
+
+    @property
+    def as_made(self) -> str:
+        """The tensor as the program has it, where the buffer's name stands for what the region has made."""
+        return self.buffer if self.is_plain else f"{self.buffer}.permute{inverse(self.order)}"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether both are the same."""
+        return self.order == tuple(range(len(self.order)))
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """Return the permutation that undoes another."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 @dataclass(frozen=True)
@@ -63,7 +85,7 @@ class Region:
     Attributes:
         text: of its `Model`.
         inputs: of `forward`, in order.
-        outputs: the buffers that it leaves, in the order in which `forward` returns them.
+        outputs: the tensors that it leaves, in the order in which `forward` returns them.
         inner: the buffers that nothing else reads.
         is_dynamic: some of its sizes are known when the program runs, and not before.
         source: the last line of the user's code that it is of; empty where that is not known.
@@ -71,7 +93,7 @@ class Region:
 
     text: str
     inputs: tuple[Value, ...]
-    outputs: tuple[str, ...]
+    outputs: tuple[Value, ...]
     inner: tuple[str, ...]
     device: torch.device
     is_dynamic: bool
@@ -94,36 +116,31 @@ def region_of(node: BaseSchedulerNode) -> Region:
         raise NotRegionError("it is a library's")
     if node.has_aliasing_or_mutation():
         raise NotRegionError("it writes into a tensor that is there already")
-    device = node.get_device()
+    device, written = node.get_device(), sorted(node.get_buffer_names())
     assert device is not None
-    inner: list[str] = []
-    outputs: list[str] = []
     names = node.get_operation_names()
-    for name in node.get_buffer_names():
-        is_inner = node.scheduler.can_buffer_be_removed_through_fusion(name, names)
-        (inner if is_inner else outputs).append(name)
-    written = node.get_buffer_names()
-    reads = sorted({one.name for one in node.read_writes.reads} - written)
-    ends = [_node_of(name) for name in outputs]
-    begins = {_node_of(name): name for name in reads}
-    order = {one: place for place, one in enumerate(ends[0].graph.nodes)}
-    nodes = sorted(_between(ends, begins), key=order.__getitem__)
+    inner = [one for one in written if node.scheduler.can_buffer_be_removed_through_fusion(one, names)]
+    ends = dict(map(_value_of, (one for one in written if one not in inner)))
+    begins = dict(map(_value_of, sorted({one.name for one in node.read_writes.reads} - {*written})))
+    if len(ends) + len(inner) < len(written):
+        raise NotRegionError("two buffers of it are one value of the graph")
+    places = {one: place for place, one in enumerate(next(iter(ends)).graph.nodes)}
+    nodes = sorted(_between([*ends], begins), key=places.__getitem__)
     operations = [one for one in nodes if one not in begins]
     used = (one for operation in operations for one in operation.all_input_nodes)
-    inputs = list(dict.fromkeys(one for one in used if one in begins))
+    inputs = {one: begins[one] for one in used if one in begins}
     if not inputs:
         raise NotRegionError("it reads no tensor")
     text = _Writer(inputs).text(operations, ends)
-    values = tuple(Value(begins[one], _hints(one), one.meta["val"].dtype) for one in inputs)
     is_dynamic = any(isinstance(size, torch.SymInt) for one in (*inputs, *ends) for size in one.meta["val"].shape)
-    return Region(text, values, tuple(outputs), tuple(inner), device, is_dynamic, _source_of(ends))
+    return Region(text, (*inputs.values(),), (*ends.values(),), tuple(inner), device, is_dynamic, _source_of([*ends]))
 
 
-def _node_of(name: str) -> fx.Node:
-    """Return the node of the graph whose value a buffer holds, contiguous as that node's shape says.
+def _value_of(name: str) -> tuple[fx.Node, Value]:
+    """Return the node of the graph whose value a buffer holds, and how it lies in memory.
 
     Raises:
-        NotRegionError: there is none.
+        NotRegionError: there is none, or it does not fill its memory.
     """
     is_input = name in V.graph.graph_inputs
     buffer = V.graph.graph_inputs_original[name] if is_input else V.graph.try_get_buffer(name)
@@ -133,18 +150,23 @@ def _node_of(name: str) -> fx.Node:
     if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
         raise NotRegionError("a buffer of it is no value of the graph")
     layout, value = buffer.get_layout(), node.meta["val"]
-    sizes = _sizes(value.shape)
-    is_whole = type(layout) in (ir.FixedLayout, ir.FlexibleLayout) and layout.offset == 0 and layout.is_contiguous()
-    if (
-        not is_whole
-        or layout.dtype != value.dtype
-        or not V.graph.sizevars.statically_known_list_equals(layout.size, sizes)
-    ):
-        raise NotRegionError("a buffer of it is not contiguous")
-    return node
+    order = tuple(range(value.dim()))
+    if not layout.is_contiguous() and all(getattr(one, "is_Integer", isinstance(one, int)) for one in layout.stride):
+        order = tuple(sorted(order, key=lambda one: -int(layout.stride[one])))
+    inner = ir.FixedLayout(layout.device, layout.dtype, _in(order, layout.size), _in(order, layout.stride))
+    is_whole = type(layout) in (ir.FixedLayout, ir.FlexibleLayout) and layout.offset == 0 and inner.is_contiguous()
+    is_same = V.graph.sizevars.statically_known_list_equals(layout.size, _sizes(value.shape))
+    if not (is_whole and is_same and layout.dtype == value.dtype):
+        raise NotRegionError("a buffer of it has gaps")
+    hints = [one.node.hint if isinstance(one, torch.SymInt) else one for one in value.shape]
+    return node, Value(name, order, tuple(_in(order, hints)), value.dtype)
 
 
-def _between(ends: Sequence[fx.Node], begins: Mapping[fx.Node, str]) -> set[fx.Node]:
+def _in(order: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    return [values[one] for one in order]
+
+
+def _between(ends: Sequence[fx.Node], begins: Mapping[fx.Node, Value]) -> set[fx.Node]:
     """Return the nodes from which the ends are computed, back to the beginnings, both included.
 
     Raises:
@@ -172,10 +194,6 @@ def _is_size(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt)
 
 
-def _hints(node: fx.Node) -> tuple[int, ...]:
-    return tuple(V.graph.sizevars.optimization_hints(_sizes(node.meta["val"].shape)))
-
-
 def _source_of(nodes: Sequence[fx.Node]) -> str:
     """Return the line of code that made the last of some nodes, as `file:line`."""
     lines = [
@@ -190,11 +208,11 @@ def _source_of(nodes: Sequence[fx.Node]) -> str:
 class _Writer:
     """Writes the `Model` of a region."""
 
-    def __init__(self, inputs: Sequence[fx.Node]) -> None:
+    def __init__(self, inputs: Mapping[fx.Node, Value]) -> None:
         self._inputs = inputs
         self._names = {one: f"x{place}" for place, one in enumerate(inputs)}
 
-    def text(self, nodes: Sequence[fx.Node], ends: Sequence[fx.Node]) -> str:
+    def text(self, nodes: Sequence[fx.Node], ends: Mapping[fx.Node, Value]) -> str:
         """Return the text.
 
         Args:
@@ -206,9 +224,17 @@ class _Writer:
         """
         names = list(self._names.values())
         head = _HEAD.format(signature=self._signature(), names=", ".join(names))
-        lines = [f"        {self._named(one)} = {self._call(one)}\n" for one in nodes]
-        returned = ", ".join(self._names[one] for one in ends)
-        return f"{head}{''.join(lines)}        return {returned}\n"
+        lines = []
+        for node, name, value in zip(self._inputs, names, self._inputs.values(), strict=True):
+            if not value.is_plain:
+                self._names[node] = f"y{name[1:]}"
+                lines.append(f"{self._names[node]} = {name}.permute{inverse(value.order)}")
+        lines += [f"{self._named(one)} = {self._call(one)}" for one in nodes]
+        made = [
+            name if value.is_plain else f"{name}.permute{value.order}.contiguous()"
+            for name, value in ((self._names[one], value) for one, value in ends.items())
+        ]
+        return head + "".join(f"        {line}\n" for line in (*lines, f"return {', '.join(made)}"))
 
     def _named(self, node: fx.Node) -> str:
         return self._names.setdefault(node, f"v{len(self._names) - len(self._inputs)}")
@@ -220,7 +246,7 @@ class _Writer:
         def letter(size: Any) -> str:
             return "1" if size == 1 else letters.setdefault(size, f"n{len(letters)}")
 
-        values = [_sizes(one.meta["val"].shape) for one in self._inputs]
+        values = [_in(value.order, _sizes(one.meta["val"].shape)) for one, value in self._inputs.items()]
         return ", ".join(
             f"{name} {one.meta['val'].dtype}[{', '.join(map(letter, shape))}]".replace("torch.", "")
             for (one, name), shape in zip(self._names.items(), values, strict=True)

@@ -58,12 +58,12 @@ def test_the_entry_point_is_the_back_end() -> None:
 def test_a_region_is_a_problem_whose_inputs_are_like_those_that_it_met() -> None:
     text = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x0, x1, x2, x3):\n"
     values = (
-        Value("buf0", (5, 7), torch.float32),
-        Value("buf1", (5, 1), torch.bfloat16),
-        Value("buf2", (5,), torch.int64),
-        Value("buf3", (), torch.bool),
+        Value("buf0", (0, 1), (5, 7), torch.float32),
+        Value("buf1", (0, 1), (5, 1), torch.bfloat16),
+        Value("buf2", (0,), (5,), torch.int64),
+        Value("buf3", (), (), torch.bool),
     )
-    region = Region(text + "        return x0\n", values, ("buf4",), (), torch.device("cpu"), False, "")
+    region = Region(text + "        return x0\n", values, values[:1], (), torch.device("cpu"), False, "")
     made = problem_text(region, [(-2.0, 2.0), (0.0, 1.0), (3.0, 4.0), (0.0, 1.0)])
     reference = load_reference(Path("reference.py"), text=made)
     assert reference.sizes == {"n0": 5, "n1": 7}
