@@ -16,6 +16,8 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _Part = tuple[tuple[Tunable, ...], tuple[Constraint, ...]]
+_MOST_BYTES = 24
+"""Upper limit of the bytes of a value that is joined."""
 _MANY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -29,15 +31,18 @@ def over_elements(name: str) -> _Part:
     return (Tunable(f"{name}_threads", (64, 128, 256, 512, 1024), default=256),), ()
 
 
-def over_rows(name: str, *, along: bool) -> _Part:
+def over_rows(name: str, *, along: bool, parts: int = 0) -> _Part:
     """Return the tunables of a pass that reduces rows, and their constraints.
 
     Args:
         along: whether neighbours in memory are elements of one row, so that many threads (`lanes`) have a row.
+        parts: how many blocks a row has by default, of a pass that may divide them; 0 of another.
     """
     rows, lanes = (1, 256) if along else (64, 4)
     names = (f"{name}_rows", f"{name}_lanes")
     tunables = Tunable(names[0], _MANY[:9], default=rows), Tunable(names[1], _MANY, default=lanes)
+    if parts:
+        tunables = (*tunables, Tunable(f"{name}_parts", _MANY[:9], default=parts))
     return tunables, (constraints.block_fits(*names), constraints.fills_warps(*names))
 
 
@@ -52,18 +57,28 @@ def sized(problem: Problem | None, **sizes: int) -> Problem | None:
     return None if problem is None else replace(problem, axes={**problem.axes, **sizes})
 
 
-def launch(plan: Plan, name: str, tensors: Sequence[Argument], kept: int, reduced: int | None = None) -> None:
+def launch(
+    plan: Plan, name: str, tensors: Sequence[Argument], kept: int, reduced: int | None = None, joins: int = 0
+) -> None:
     """Launch a pass.
 
     Args:
         kept: the number of elements that it keeps.
         reduced: the number of elements that it reduces to each; None where it reduces none.
+        joins: how many values of a row are joined where several blocks may have it; 0 where one has.
     """
     if kept == 0:
         return
     rows = plan.integer(f"{name}_threads") if reduced is None else plan.integer(f"{name}_rows")
-    lanes = 1 if reduced is None else plan.integer(f"{name}_lanes")
-    plan.launch(name, *tensors, blocks=ceil_div(kept, rows), threads=rows * lanes)
+    threads = rows * (1 if reduced is None else plan.integer(f"{name}_lanes"))
+    blocks, parts = ceil_div(kept, rows), plan.integer(f"{name}_parts") if joins else 1
+    if parts == 1:
+        plan.launch(name, *tensors, blocks=blocks, threads=threads)
+        return
+    device = next(one.device for one in tensors if isinstance(one, torch.Tensor))
+    made = [torch.empty(kept * parts * _MOST_BYTES, dtype=torch.uint8, device=device) for _ in range(joins)]
+    plan.launch(f"{name}_part", *tensors, *made, blocks=(blocks, parts), threads=threads)
+    plan.launch(f"{name}_join", *tensors, *made, blocks=blocks, threads=threads)
 
 
 def accumulator(plan: Plan) -> torch.dtype:

@@ -22,7 +22,7 @@ _CALLS = (
     "exp expm1 sqrt cos sin erf rsqrt log1p log tanh sigmoid floor ceil trunc tan asin acos atan sinh cosh asinh acosh atanh"
     " exp2 log2 log10 erfc lgamma atan2 fmod copysign hypot remainder pow"
 )
-_TEXTS: Mapping[str, str] = {
+TEXTS: Mapping[str, str] = {
     **{name: f"{name}({{0}})" for name in _CALLS.split()},
     **{name: f"{name}({{0}}, {{1}})" for name in ("atan2", "fmod", "copysign", "hypot", "remainder", "pow")},
     **dict(add="{0} + {1}", sub="{0} - {1}", mul="{0} * {1}", truediv="{0} / {1}", div_rn="{0} / {1}"),
@@ -169,9 +169,9 @@ class Handler(DefaultHandler):  # type: ignore[misc]
             self.lines = outer
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name not in _TEXTS or kwargs:
+        if name not in TEXTS or kwargs:
             raise UnloweredError(name)
-        return self.named(_TEXTS[name].format(*args))
+        return self.named(TEXTS[name].format(*args))
 
     def constant(self, value: Any, dtype: torch.dtype) -> str:
         """Return a number."""

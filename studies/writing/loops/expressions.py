@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import sympy
 from torch._inductor.virtualized import V
@@ -36,7 +36,7 @@ class _CppPrinter(ExprPrinter):
     def _quotient(self, dividend: sympy.Expr, divisor: sympy.Expr) -> str:
         left, right = self._factor(dividend), self._factor(divisor)
         if bound_sympy(dividend, dict(self._ranges)).lower >= 0:
-            return f"({left} / {right})"
+            return f"{left} / {right}"
         return f"floor_div({self._print(dividend)}, {self._print(divisor)})"
 
     def _print_FloorDiv(self, expr: sympy.Expr) -> str:
@@ -48,7 +48,7 @@ class _CppPrinter(ExprPrinter):
         dividend, divisor, modulus = expr.args
         whole = self._factor(dividend) if divisor == 1 else self._quotient(dividend, divisor)
         if bound_sympy(dividend, dict(self._ranges)).lower >= 0:
-            return f"({whole} % {self._factor(modulus)})"
+            return f"{whole} % {self._factor(modulus)}"
         return f"floor_mod({whole}, {self._print(modulus)})"
 
     def _print_PythonMod(self, expr: sympy.Expr) -> str:
@@ -102,7 +102,7 @@ def cpp(expression: sympy.Expr, ranges: Mapping[sympy.Symbol, ValueRanges[sympy.
 
 def python(expression: object) -> str:
     """Return an expression of integers in Python."""
-    return str(expression) if isinstance(expression, int) else PythonPrinter().doprint(sympy.sympify(expression))
+    return str(expression) if isinstance(expression, int) else PythonPrinter().doprint(product_of(sympy.sympify(expression)))
 
 
 def tidy(expression: sympy.Expr) -> sympy.Expr:
@@ -118,6 +118,23 @@ def tidy(expression: sympy.Expr) -> sympy.Expr:
         return Max(*arguments)
 
     return expression.replace(Max, larger) if isinstance(expression, sympy.Expr) else expression
+
+
+def grouped(expression: sympy.Expr, symbols: Iterable[sympy.Symbol]) -> sympy.Expr:
+    """Return a place as a sum over dimensions, each with how far apart its neighbours are as a product."""
+    rest, terms = sympy.expand(expression), []
+    for symbol in symbols:
+        step = rest.coeff(symbol, 1)
+        if step != 0 and not step.free_symbols & set(symbols):
+            terms.append(symbol if step == 1 else sympy.Mul(symbol, product_of(step), evaluate=False))
+            rest = sympy.expand(rest - symbol * step)
+    terms += [rest] if rest != 0 or not terms else []
+    return terms[0] if len(terms) == 1 else sympy.Add(*terms, evaluate=False)
+
+
+def product_of(size: sympy.Expr) -> sympy.Expr:
+    """Return a size as a product, where it is one."""
+    return sympy.factor(size) if isinstance(size, sympy.Add) else size
 
 
 def coefficient(expression: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr | None:

@@ -17,6 +17,7 @@ from unittest import mock
 import sympy
 import torch
 from torch import fx, nn
+from torch._decomp import get_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import config, ir, scheduler
 from torch._inductor.codegen import common
@@ -64,7 +65,21 @@ def _mean_of_windows(
     return x.sum(dim=tuple(range(-sides, 0))) / (divisor or math.prod(kernel))
 
 
-WINDOWS: Mapping[Any, Any] = {torch.ops.aten.avg_pool3d.default: _mean_of_windows}
+_aten = torch.ops.aten
+_RESIZING = (
+    *(_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d),
+    *(_aten._upsample_nearest_exact1d, _aten._upsample_nearest_exact2d, _aten._upsample_nearest_exact3d),
+    *(_aten.upsample_linear1d, _aten.upsample_bilinear2d, _aten.upsample_trilinear3d),
+)
+
+
+def _decompositions() -> dict[Any, Any]:
+    """Inductor's decompositions, and those of what it leaves to other libraries."""
+    return {
+        **get_decompositions(_RESIZING),
+        **select_decomp_table(),
+        _aten.avg_pool3d.default: _mean_of_windows,
+    }
 
 
 class UnloweredError(Exception):
@@ -155,8 +170,8 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     }
     try:
         with torch.no_grad():
-            exported = torch.export.export(model, tuple(inputs.values()), strict=False, dynamic_shapes=dynamic)
-            exported = exported.run_decompositions({**select_decomp_table(), **WINDOWS})
+            exported = torch.export.export(model, tuple(inputs.values()), strict=False, dynamic_shapes=tuple(dynamic.values()))
+            exported = exported.run_decompositions(_decompositions())
     except Exception as error:  # whatever torch or the model raises of an export is a reason
         raise UnloweredError(str(error).splitlines()[0]) from error
     signature = exported.graph_signature

@@ -21,13 +21,17 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from tunebench.studies.writing.loops.body import Handler, Lines, cast, run_body, type_of
 from tunebench.studies.writing.loops.domain import Domain, hint, simplified
-from tunebench.studies.writing.loops.expressions import coefficient, cpp, tidy
+from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
 from tunebench.studies.writing.loops.lower import UnloweredError
 
 _K, _R = sympy.symbols("k r", integer=True, nonnegative=True)
 _INDENT = "    "
 _LEAST_ROWS = 64
 """Least number of rows whose elements may be computed where the rows are reduced: so many blocks keep a device busy."""
+_LOOP = "for (index_t r = lane; r < reduced; r += lanes) {"
+_JOIN = re.compile(r"(\w+) = threads::join<(.*)>\(\1\);")
+_MOST_SPLIT, _LEAST_PART, _BLOCKS = 4096, 1024, 512
+"""Most rows that several blocks may have each, and least elements of a row for each of those; how many blocks are enough."""
 Nest = tuple[SchedulerNode, ...]
 
 
@@ -54,6 +58,8 @@ class Pass:
         kept, reduced: how many elements it keeps, and how many of each it reduces; None of a pass without reductions.
         neighbours_are_lanes: whether neighbours in memory are elements of one row.
         does: the operations, by torch's names.
+        joins: how many values of a row are joined where several blocks may have it; 0 where one has.
+        parts: how many blocks it had better have then.
     """
 
     name: str
@@ -63,6 +69,13 @@ class Pass:
     reduced: sympy.Expr | None
     neighbours_are_lanes: bool
     does: tuple[str, ...]
+    joins: int = 0
+    parts: int = 1
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The names of the entry points."""
+        return (self.name, f"{self.name}_part", f"{self.name}_join") if self.joins else (self.name,)
 
 
 class UnfusedError(UnloweredError):
@@ -104,6 +117,7 @@ class NestWriter:
         self.reread: set[str] = set()
         self.step = 0
         self.declared: list[str] = []
+        self.joins: list[str] = []
         self.behind: list[str] = []
         self.guard = ""
         self.reductions: dict[tuple[int, str, str], str] = {}
@@ -124,25 +138,34 @@ class NestWriter:
                 return value
             self.reread.add(name)  # what the same thread wrote in an earlier loop
         self.read[name] = None
-        self.places.append(index)
+        self._vote(index)
         kind = type_of(_dtype_of(name), self.main)
-        text = f"{name}[{handler.place(index)}]"
+        text = f"{name}[{self._place(index)}]"
         return handler.named(f"accumulator_t({text})" if kind == "accumulator_t" else text)
 
     def _tidy(self, index: sympy.Expr) -> sympy.Expr:
         return tidy(V.graph.sizevars.simplify_with_ranges(sympy.expand(index), self.domain.ranges))
 
+    def _vote(self, index: sympy.Expr) -> None:
+        """Count what lies along the rows, of what a loop reads and writes."""
+        if self._is_loop(self.step):
+            self.places.append(index)
+
+    def _place(self, index: sympy.Expr) -> str:
+        symbols = [one for one in self.handler.ranges if one in index.free_symbols]
+        return self.handler.place(grouped(index, symbols))
+
     def store(self, handler: Handler, name: str, index: sympy.Expr, value: str) -> None:
         """Store an element, or what is one for each row."""
         index = self._tidy(index)
-        self.places.append(index)
+        self._vote(index)
         self.stored[name] = (self.step, index, value)
         self._store(handler.lines.statements, handler, name, index, value)
 
     def _store(self, lines: list[str], handler: Handler, name: str, index: sympy.Expr, value: str) -> None:
         self.written[name] = None
         kind = self.kinds[name]
-        lines.append(f"{self.guard}{name}[{handler.place(index)}] = {cast(kind)}({value});")
+        lines.append(f"{self.guard}{name}[{self._place(index)}] = {cast(kind)}({value});")
 
     def reduce(self, handler: Handler, kind: str, start: str, join: str, text: str, value: str) -> str:
         """Declare what a loop makes of all values, and have it joined behind the loop."""
@@ -152,7 +175,7 @@ class NestWriter:
         name = self.reductions[self.step, text, value] = f"all{handler.count}"
         self.declared.append(f"{kind} {name} = {start};")
         handler.lines.statements.append(f"{self.guard}{name} = {text.format(name, value)};")
-        self.behind.append(f"{name} = threads::join<{join}>({name});")
+        self.joins.append(f"{name} = threads::join<{join}>({name});")
         return name
 
     def store_result(self, handler: Handler, name: str, index: sympy.Expr, value: str) -> None:
@@ -160,10 +183,9 @@ class NestWriter:
         kind = type_of(_dtype_of(name), self.main)
         value = value if kind == "accumulator_t" else f"{cast(kind)}({value})"
         index = self._tidy(index)
-        self.places.append(index)
         self.stored[name] = (self.step + 1, index, value)
         self.written[name] = None
-        place = handler.place(index)
+        place = self._place(index)
         self.behind.append(f"if (is_first) {name}[{place}] = {cast(self.kinds[name])}({value});")
 
     def scan(self, handler: Handler, kind: str, join: str, value: str) -> str:
@@ -188,15 +210,24 @@ class NestWriter:
         lines = self._without_unneeded([*places, *texts])
         tensors = self._tensors(lines)
         neighbours = self._neighbours_are_lanes()
+        joins = self._joins(steps)
         return Pass(
             self.name,
-            self._entry(lines, tensors, neighbours),
+            self._entries(lines, tensors, neighbours, joins),
             tensors,
             self.kept,
             self.reduced,
             neighbours,
             tuple(dict.fromkeys(name for node in self.nodes for name in _operations(node))),
+            joins,
+            self._usual_parts(neighbours) if joins else 1,
         )
+
+    def _usual_parts(self, along: bool) -> int:
+        """So many blocks for each row that some hundreds are busy, in a power of two."""
+        rows = max(1, hint(self.kept) // (1 if along else 64))
+        most = max(1, min(_BLOCKS // rows, hint(self.reduced) // _LEAST_PART))
+        return 1 << min(8, most.bit_length() - 1)
 
     def _is_loop(self, step: int) -> bool:
         return self.reduced is not None and step % 2 == 0
@@ -235,7 +266,7 @@ class NestWriter:
     def _step_text(self, step: int, nodes: Sequence[SchedulerNode]) -> list[str]:
         if not nodes:
             return []
-        self.step, self.declared, self.behind, self.guard = step, [], [], ""
+        self.step, self.declared, self.joins, self.behind, self.guard = step, [], [], [], ""
         handler = self.handler
         if not self._is_loop(step):
             self.guard = "" if self.reduced is None else "if (is_first) "
@@ -243,7 +274,7 @@ class NestWriter:
                 self._run(node)
             handler.lines.statements, made = [], handler.lines.statements
             return made
-        head = ["for (index_t r = lane; r < reduced; r += lanes) {"]
+        head = [_LOOP]
         if any(map(_is_scan, nodes)):
             self.guard = "if (is_inside) "
             head = [
@@ -255,7 +286,7 @@ class NestWriter:
         with handler.scope() as lines:
             for node in nodes:
                 self._run(node)
-        return [*self.declared, *head, *lines.statements, "}", *self.behind]
+        return [*self.declared, *head, *lines.statements, "}", *self.joins, *self.behind]
 
     def _run(self, node: SchedulerNode) -> None:
         kept, reduced = node._body.sizes
@@ -333,38 +364,87 @@ class NestWriter:
                     votes += 1 if str(symbol) in self.along_rows else -1
         return votes >= 0
 
-    def _entry(self, lines: Sequence[str], tensors: Sequence[Tensor], neighbours: bool) -> str:
-        name = self.name
+    def _entries(self, lines: Sequence[str], tensors: Sequence[Tensor], along: bool, joins: int) -> str:
+        """The entry point; of rows that several blocks may have, those of their parts and of what joins them too."""
+        body = Lines(list(lines)).inlined()
+        texts = [self._entry(self.name, body, tensors, along)]
+        if joins:
+            begin = body.index(_LOOP)
+            end = body.index("}", begin)
+            joined = [_JOIN.fullmatch(one) for one in body[end + 1 : end + 1 + joins]]
+            names = [(one[1], one[2]) for one in joined if one is not None]
+            kinds = {name: _kind_of(name, body) for name, _ in names}
+            parts = [Tensor(f"memory_of_{name}", "unsigned char", is_written=True) for name, _ in names]
+            typed = [
+                f"{kinds[name]}* const parts_of_{name} = reinterpret_cast<{kinds[name]}*>(memory_of_{name});"
+                for name, _ in names
+            ]
+            own = [
+                *typed,
+                "constexpr index_t each = (reduced + parts - 1) / parts;",
+                "const index_t first = index_t(blockIdx.y) * each, last = smaller(first + each, reduced);",
+                *body[:begin],
+                "for (index_t r = first + lane; r < last; r += lanes) {",
+                *body[begin + 1 : end + 1 + joins],
+                *(f"if (is_first) parts_of_{name}[k * parts + blockIdx.y] = {name};" for name, _ in names),
+            ]
+            together = [
+                *typed,
+                *body[:begin],
+                "for (int part = lane; part < parts; part += lanes) {",
+                *(f"{name} = {join}::join({name}, parts_of_{name}[k * parts + part]);" for name, join in names),
+                "}",
+                *body[end + 1 :],
+            ]
+            texts.append(self._entry(f"{self.name}_part", own, [*tensors, *parts], along))
+            texts.append(self._entry(f"{self.name}_join", together, [*tensors, *parts], along))
+        return "\n".join(texts)
+
+    def _entry(self, name: str, body: Sequence[str], tensors: Sequence[Tensor], along: bool) -> str:
         parameters = ", ".join(
             f"{one.kind}* {one.name}" if one.is_written else f"const {one.kind}* __restrict__ {one.name}"
             for one in tensors
         )
-        body = Lines(list(lines)).inlined()
+        kept = cpp(product_of(self.kept))
         if self.reduced is None:
             head = [
-                f"constexpr index_t kept = {cpp(self.kept)};",
-                f"const index_t k = index_t(blockIdx.x) * {name}_threads + threadIdx.x;",
+                f"constexpr index_t kept = {kept};",
+                f"const index_t k = index_t(blockIdx.x) * {self.name}_threads + threadIdx.x;",
                 "if (k >= kept) {",
                 "return;",
                 "}",
             ]
-            threads = f"{name}_threads"
+            threads = f"{self.name}_threads"
         else:
+            parts = f", parts = {self.name}_parts" if name != self.name else ""
             head = [
-                f"constexpr int rows = {name}_rows, lanes = {name}_lanes;",
-                f"using threads = Threads<rows, lanes, {str(neighbours).lower()}>;",
-                f"constexpr index_t kept = {cpp(self.kept)}, reduced = {cpp(self.reduced)};",
+                f"constexpr int rows = {self.name}_rows, lanes = {self.name}_lanes{parts};",
+                f"using threads = Threads<rows, lanes, {str(along).lower()}>;",
+                f"constexpr index_t kept = {kept}, reduced = {cpp(product_of(self.reduced))};",
                 "const int lane = threads::lane();",
                 "// A row behind the last one is that one again.",
                 "const index_t own = index_t(blockIdx.x) * rows + threads::row(), k = own < kept ? own : kept - 1;",
                 "const bool is_first = lane == 0 && own < kept;",
             ]
-            threads = f"{name}_rows * {name}_lanes"
-        text = "\n".join([*head, *body])
+            threads = f"{self.name}_rows * {self.name}_lanes"
         return (
             f'extern "C" __global__ void __launch_bounds__({threads})\n'
-            f"    {name}({parameters}) {{\n{_indented(text)}\n}}\n"
+            f"    {name}({parameters}) {{\n{_indented(chr(10).join([*head, *body]))}\n}}\n"
         )
+
+    def _joins(self, steps: Mapping[str, int]) -> int:
+        """How many values are joined of the parts of rows that several blocks may have; 0 where a row has one."""
+        loops = {step for step in steps.values() if self._is_loop(step)}
+        is_simple = len(loops) == 1 and not any(map(_is_scan, self.nodes))
+        if not is_simple or hint(self.kept) > _MOST_SPLIT or hint(self.reduced) < 2 * _LEAST_PART:
+            return 0
+        return len(self.reductions)
+
+
+def _kind_of(name: str, lines: Sequence[str]) -> str:
+    """The type that a value is declared with."""
+    (found,) = [one for line in lines if (one := re.fullmatch(rf"(.+) {name} = .*;", line))]
+    return found[1]
 
 
 def _indented(text: str) -> str:
@@ -377,7 +457,7 @@ def _indented(text: str) -> str:
 
 
 def _factor(expression: sympy.Expr) -> str:
-    text = cpp(expression)
+    text = cpp(product_of(expression))
     return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 

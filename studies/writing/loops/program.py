@@ -15,10 +15,20 @@ from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import bound_sympy
 
 from tunebench.kernels.blocks.block import fast_math_line
-from tunebench.studies.writing.loops.body import type_of
+from tunebench.studies.writing.loops.body import TEXTS, type_of
+from tunebench.studies.writing.loops.domain import hint
 from tunebench.studies.writing.loops.expressions import cpp, python, tidy
 from tunebench.studies.writing.loops.lower import Lowered, UnloweredError
-from tunebench.studies.writing.loops.nest import Nest, Pass, UnfusedError, may_join, nest_pass
+from tunebench.studies.writing.loops.nest import Nest, Pass, Tensor, UnfusedError, may_join, nest_pass
+from tunebench.tuner.space import CPP_WORDS
+
+
+_TAKEN = frozenset(
+    "kept reduced rows lanes lane parts part each first last base is_first is_inside threads index_t limit".split()
+) | {name.split("(")[0] for name in TEXTS.values()}
+"""Names that mean something in an entry point."""
+_SMALL = 8
+"""A tensor is small of which that many times the elements are fewer than another's."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +78,9 @@ class ProgramWriter:
             passes = self._passes(main, kinds, {result, *changed})
             if not passes:
                 raise UnloweredError("nothing")
-            lines = [*self._launches(passes), *self._changes(), f"return {resulting}"]
+            lines = [*self._launches(passes, {result, *changed}), *self._changes(), f"return {resulting}"]
             return Program(
-                tuple(replace(one, text=self._renamed(one.text)) for one in passes),
+                tuple(replace(one, text=self._in_cpp(one.text)) for one in passes),
                 tuple(dict.fromkeys(self._counts(passes))),
                 self._sizes(),
                 {name: len(shape) for name, shape in lowered.shapes.items()},
@@ -123,23 +133,19 @@ class ProgramWriter:
         found = [one for one in [self.lowered.result.get_dtype(), *dtypes] if one.is_floating_point]
         return found[0] if found else torch.float32
 
-    def _kinds(self, main: torch.dtype, outside: set[str]) -> dict[str, str]:
-        """The types of the elements of all buffers in memory; of what only passes read, what is computed in."""
+    def _kinds(self, main: torch.dtype, outside: Set[str]) -> dict[str, str]:
+        """The types of the elements of all buffers in memory.
+
+        What only passes read is of the type that is computed in, where it is small beside the largest tensor.
+        """
+        own = [name for nest in self.lowered.nests for node in nest for name in node.get_buffer_names()]
+        counts = {name: hint(V.graph.get_numel(name)) for name in [*self.lowered.places, *own]}
         kinds = {}
-        reducing = {
-            name
-            for nest in self.lowered.nests
-            for node in nest
-            for name in node.get_buffer_names()
-            if node.is_reduction() and isinstance(node.node.data, ir.Reduction)
-        }
-        names = [*self.lowered.places, *(one for nest in self.lowered.nests for node in nest for one in node.get_buffer_names())]
-        for name in names:
-            dtype = V.graph.get_dtype(name)
-            kind = type_of(dtype, main)
+        for name, count in counts.items():
+            kind = type_of(dtype := V.graph.get_dtype(name), main)
             if kind == "accumulator_t":
-                is_own = name in reducing and name not in outside
-                kind = "accumulator_t" if is_own or dtype != main else "scalar_t"
+                is_small = name in own and name not in outside and count * _SMALL < max(counts.values())
+                kind = "accumulator_t" if is_small or dtype != main else "scalar_t"
             kinds[name] = kind
         return kinds
 
@@ -164,35 +170,60 @@ class ProgramWriter:
         return self._renamed(python(tidy(expression)))
 
     def _renamed(self, text: str) -> str:
+        """A text with the names of sizes for torch's symbols."""
         for symbol, name in self.names.items():
             text = re.sub(rf"\b{symbol}\b", name, text)
         return text
+
+    def _in_cpp(self, text: str) -> str:
+        """As `_renamed`, with the problem's names for what the graph is given, too."""
+        for name, place in self.lowered.places.items():
+            own = place.text.replace(".", "_")
+            if own in _TAKEN or re.fullmatch(r"([krt]|all|at|own|buf|before)\d*", own) or own in CPP_WORDS:
+                own += "_given"
+            text = re.sub(rf"(?<![\w.]){name}\b", own, text)
+        return self._renamed(text)
 
     def _tuple(self, sizes: Any) -> str:
         texts = [self._python(one) for one in sizes]
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
-    def _launches(self, passes: Sequence[Pass]) -> Iterator[str]:
+    def _launches(self, passes: Sequence[Pass], results: Set[str]) -> Iterator[str]:
         made: set[str] = set()
-        device = next(place.text for place in self.lowered.places.values() if place.is_input)
         for one in passes:
             for tensor in one.tensors:
                 if tensor.is_written and tensor.name not in made:
                     made.add(tensor.name)
-                    layout = V.graph.get_buffer(tensor.name).get_layout()
-                    shape = f"{self._tuple(layout.size)}, {self._tuple(layout.stride)}"
-                    kind = self._dtype(tensor.kind, layout.dtype)
-                    yield f"{tensor.name} = torch.empty_strided({shape}, dtype={kind}, device={device}.device)"
+                    yield f"{tensor.name} = {self._allocated(tensor, tensor.name in results)}"
             values = ", ".join(self._value(tensor.name) for tensor in one.tensors)
             reduced = "" if one.reduced is None else f", {self._python(one.reduced)}"
-            yield f"loops.launch(plan, '{one.name}', [{values}], {self._python(one.kept)}{reduced})"
+            reduced += f", joins={one.joins}" if one.joins else ""
+            yield f'loops.launch(plan, "{one.name}", [{values}], {self._python(one.kept)}{reduced})'
 
-    def _dtype(self, kind: str, dtype: torch.dtype) -> str:
-        if kind == "scalar_t":
-            return f"{next(place.text for place in self.lowered.places.values() if place.is_input)}.dtype"
-        if kind == "accumulator_t":
-            return "loops.accumulator(plan)"
-        return str(dtype)
+    def _allocated(self, tensor: Tensor, is_result: bool) -> str:
+        """The Python that makes a tensor; one that only passes read has places and no shape."""
+        layout, like = V.graph.get_buffer(tensor.name).get_layout(), self._like
+        kind = ""
+        if tensor.kind == "accumulator_t":
+            kind = ", dtype=loops.accumulator(plan)"
+        elif tensor.kind != "scalar_t":
+            kind = f", dtype={layout.dtype}"
+        if not is_result:
+            return f"{like}.new_empty({self._python(V.graph.get_numel(tensor.name))}{kind})"
+        if layout.is_contiguous():
+            return f"{like}.new_empty({self._tuple(layout.size)}{kind})"
+        return f"{like}.new_empty_strided({self._tuple(layout.size)}, {self._tuple(layout.stride)}{kind})"
+
+    @property
+    def _like(self) -> str:
+        """The tensor that others are made like: of a floating type, and on the device."""
+        inputs = {name: place for name, place in self.lowered.places.items() if place.is_input}
+        floating = [name for name in inputs if V.graph.get_dtype(name).is_floating_point]
+        if not floating:
+            floating = [name for name in self.lowered.places if V.graph.get_dtype(name).is_floating_point]
+        if not floating:
+            raise UnloweredError("no tensor of a floating type")
+        return self._value(floating[0])
 
     def _changes(self) -> Iterator[str]:
         for path, node in self.lowered.changes.items():
@@ -243,7 +274,7 @@ def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:
     passes = [one for program in programs for one in program.passes]
     sizes = dict.fromkeys(f"{one} < limit" for program in programs for one in program.counts)
     texts = "\n".join(f"// {', '.join(one.does)}\n{one.text}" for one in passes)
-    names = "\n".join(f"using functions::{one.name};" for one in passes)
+    names = "\n".join(f"using functions::{name};" for one in passes for name in one.entries)
     return (
         f'{fast_math_line([texts]) if is_alone else ""}#include "loops.cuh"\n\nnamespace functions {{\n\nconstexpr long long limit = 1ll << 30;\n'
         f"using index_t = Index<{' && '.join(sizes)}>::type;\n\n{texts}\n}}  // namespace functions\n\n{names}\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import fx, nn
 from tunebench.kernels.blocks.device_function import has_fast_form
 from tunebench.kernels.blocks.loops import numbers_of
 from tunebench.studies.writing.loops.lower import GIVEN, UnloweredError, lower
+from tunebench.studies.writing.loops.nest import Pass
 from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of
 from tunebench.studies.writing.new.trace import Traced
 
@@ -132,23 +133,23 @@ def behind(traced: Traced, last: str) -> Behind:
     passes = [one for program in programs.values() for one in program.passes]
     sizes = tuple(dict.fromkeys(size for program in programs.values() for size in program.sizes))
     modes = [mode for mode in programs if mode]
-    parts = [_part(one.name, one.reduced is not None, one.neighbours_are_lanes) for one in passes]
-    numbers = [f'    "{key}": {value!r},' for key, value in numbers_of(traced.model).items()]
+    parts = [_part(one) for one in passes]
+    numbers = [f'    "{key}": {_plain(value)},' for key, value in numbers_of(traced.model).items()]
     head = ["SPACE = loops.space(", *(f"    {one}" for one in parts), ")", "", "NUMBERS = {", *numbers, "}"]
-    given = f"sizes={sizes!r}" + (f", modes={tuple(modes)!r}" if len(modes) > 1 else "")
+    given = f"sizes={_listed(sizes)}" + (f", modes={_listed(modes)}" if len(modes) > 1 else "")
     tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
     problem = [
         "if path := loops.changed(self, NUMBERS):",
         "    return self.unserved(f\"'{path}' is another than the passes were written for\")",
-        f"if not ({' and '.join(f'{name}.is_contiguous()' for name in tensors)}):",
+        f"if not {tensors[0]}.is_contiguous():"
+        if len(tensors) == 1
+        else f"if not ({' and '.join(f'{name}.is_contiguous()' for name in tensors)}):",
         '    return self.unserved("the passes are for contiguous tensors")',
         *(line.removeprefix(" " * 8) for line in _checks(programs, modes or ["eval"]).split("\n") if line),
     ]
-    used: dict[str, None] = {}
-    for program in programs.values():
-        used.update(dict.fromkeys(_sizes(program, " ".join(sizes))))
-    named = ", ".join(f"{size}={size}" for size in sizes)
-    problem += [*used, f"return loops.sized(super().problem({{given}}), {named})"]
+    places = {size: place for program in programs.values() for size, place in program.sizes.items()}
+    named = ", ".join(f"{size}={argument}.shape[{at}]" for size, (argument, at) in places.items())
+    problem.append(f"return loops.sized(super().problem({{given}}), {named})")
     return Behind(
         tuple(head),
         (f"passes = blocks.Passes(SPACE, {given})",),
@@ -195,18 +196,18 @@ def _written(
         if isinstance(value, torch.Tensor)
     }
     sizes = dict.fromkeys(size for program in programs.values() for size in program.sizes)
-    declared = [f"axes={axes!r},", f"compiled_axes={tuple(sizes)!r},"]
-    declared += [f"indices={tuple(indices)!r},"] if indices else []
-    declared += [f"modes={modes!r},"] if len(modes) > 1 else []
+    declared = [f"axes={_written_axes(axes)},", f"compiled_axes={_listed(sizes)},"]
+    declared += [f"indices={_listed(indices)},"] if indices else []
+    declared += [f"modes={_listed(modes)},"] if len(modes) > 1 else []
     main = next((value.dtype for value in inputs.values() if _is_floating(value)), torch.float32)
     if main in (torch.float16, torch.bfloat16):
-        declared.append(f"dtypes=({str(main).removeprefix('torch.')!r},),")
+        declared.append(f"dtypes={_listed([str(main).removeprefix('torch.')])},")
     else:
         declared.append('dtypes=("float32", "float64", "float16", "bfloat16"),')
     fast = "loops.fast_math(), " if has_fast_form([one.text for one in passes]) else ""
-    parts = [_part(one.name, one.reduced is not None, one.neighbours_are_lanes) for one in passes]
+    parts = [_part(one) for one in passes]
     body = _body(programs, modes)
-    numbers = ["{", *(f'    "{key}": {value!r},' for key, value in numbers_of(model).items()), "}"]
+    numbers = ["{", *(f'    "{key}": {_plain(value)},' for key, value in numbers_of(model).items()), "}"]
     text = _MODEL.format(
         name=name,
         count="a pass" if len(passes) == 1 else f"{len(passes)} passes",
@@ -222,8 +223,29 @@ def _written(
     return Written(text, texts, tuple(dict.fromkeys(done for one in passes for done in one.does)))
 
 
-def _part(name: str, reduces: bool, along: bool) -> str:
-    return f'loops.over_rows("{name}", along={along}),' if reduces else f'loops.over_elements("{name}"),'
+def _plain(value: object) -> str:
+    """A number, a word or several, as Python is formatted."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple | list):
+        text = ", ".join(map(_plain, value))
+        return f"[{text}]" if isinstance(value, list) else f"({text}{',' if len(value) == 1 else ''})"
+    return repr(value)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return _plain(tuple(names))
+
+
+def _written_axes(axes: Mapping[str, object]) -> str:
+    return "{" + ", ".join(f'"{name}": {_plain(of_one)}' for name, of_one in axes.items()) + "}"
+
+
+def _part(one: Pass) -> str:
+    if one.reduced is None:
+        return f'loops.over_elements("{one.name}"),'
+    parts = f", parts={one.parts}" if one.joins else ""
+    return f'loops.over_rows("{one.name}", along={one.neighbours_are_lanes}{parts}),'
 
 
 def _checks(programs: Mapping[str, Program], modes: Sequence[str]) -> str:
@@ -237,7 +259,7 @@ def _checks(programs: Mapping[str, Program], modes: Sequence[str]) -> str:
         tests = list(dict.fromkeys(program.conditions))
         if not tests:
             continue
-        own = [*used, "fits = (", *(f"    {one}," for one in tests), ")", "if not all(fits):"]
+        own = [*used, "if not all(", "    (", *(f"        {one}," for one in tests), "    )", "):"]
         own.append('    return self.unserved("the passes are not for these sizes")')
         if mode and len(programs) > 1:
             lines += [f"if {'' if mode == 'train' else 'not '}self.training:", *(f"    {one}" for one in own)]

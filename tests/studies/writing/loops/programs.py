@@ -1,0 +1,97 @@
+"""Runs models by their loop nests on the CPU: many of them from one source, which is compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tunebench.kernels.blocks import loops
+from tunebench.studies.writing.loops.lower import UnloweredError, lower
+from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of
+from tunebench.tuner.compile.cpu.compiler import CpuCompiler
+from tunebench.tuner.device import find_device
+from tunebench.tuner.kernel import Kernel, Plan
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import SearchSpace
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with its inputs, by names that no other case has."""
+
+    model: nn.Module
+    inputs: Mapping[str, Any]
+
+
+def program_of(case: Case, prefix: str) -> Program:
+    """Write a case's program; its own tensors have values, which the program does not see."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return ProgramWriter(lower(case.model, case.inputs), prefix).write()
+
+
+def run(cases: Mapping[str, Case], folder: Path, **chosen: int) -> dict[str, torch.Tensor | str]:
+    """Return the results of cases by the names of their entry points, or why one has no program.
+
+    Args:
+        chosen: values of tunables, by how their names end.
+    """
+    programs: dict[str, Program] = {}
+    results: dict[str, torch.Tensor | str] = {}
+    for name, case in cases.items():
+        try:
+            programs[name] = program_of(case, name)
+        except UnloweredError as error:
+            results[name] = str(error)
+    if programs:
+        plan = plan_of(cases, programs, folder, **chosen)
+        for name, program in programs.items():
+            results[name] = result_of(cases[name], program, plan)
+    return results
+
+
+def plan_of(cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, **chosen: int) -> Plan:
+    """Build the source of all programs."""
+    passes = [one for program in programs.values() for one in program.passes]
+    parts = [
+        loops.over_elements(one.name)
+        if one.reduced is None
+        else loops.over_rows(one.name, along=one.neighbours_are_lanes, parts=one.parts if one.joins else 0)
+        for one in passes
+    ]
+    space = loops.space(*parts)
+    sizes = {
+        size: cases[name].inputs[argument].shape[at]
+        for name, program in programs.items()
+        for size, (argument, at) in program.sizes.items()
+    }
+    if "fast_math" not in (source := source_of(list(programs.values()))):
+        source = f"constexpr bool fast_math = false;\n{source}"
+    kernel = Kernel.declare(
+        str(folder / "programs.py"), SearchSpace(space.tunables), source=source, texts={}, compiled_axes=tuple(sizes)
+    )
+    given = {one.name: value for one in space.tunables for end, value in chosen.items() if one.name.endswith(end)}
+    problem, device, compiler = Problem(sizes, "float32", {}), find_device("cpu"), CpuCompiler()
+    configuration = {**kernel.space.default, **given}
+    build = compiler.compile(kernel.variant(configuration, problem, device.architecture))
+    assert not build.log or build.binary, build.log
+    return Plan(kernel, configuration, problem, device, compiler.load(build, device.index))
+
+
+def result_of(case: Case, program: Program, plan: Plan) -> torch.Tensor:
+    """Run one program."""
+    lines = [*(f"{size} = {one}.shape[{at}]" for size, (one, at) in program.sizes.items()), *program.lines]
+    named = ", ".join(case.inputs)
+    body = "\n".join(f"    {line}" for line in lines)
+    context: dict[str, Any] = {"torch": torch, "loops": loops, "plan": plan}
+    exec(  # noqa: S102
+        f"def forward(self, {named}):\n{body}\n", context
+    )
+    with torch.no_grad():
+        result: torch.Tensor = context["forward"](case.model, *case.inputs.values())
+    return result
