@@ -74,8 +74,8 @@ class StreamContract:
     @each_variant
     @each_weight
     def test_magnitudes(self, values: Mapping[str, Value], *, kept: bool) -> None:
-        x, weight = self.matrices(4, 30, 512)
-        x *= torch.logspace(-20, 15, 4, device=self.device)[:, None]
+        x, weight = self.matrices(8, 30, 512)
+        x *= torch.logspace(-20, 15, 8, device=self.device)[:, None]
         weight *= torch.logspace(15, -15, 30, device=self.device)[:, None]
         assert error(run(self.model(x, weight, values, kept=kept), x), x, weight) < 2e-6
 
@@ -99,7 +99,7 @@ class StreamContract:
     @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
     @each_weight
     def test_a_change_of_the_weight_changes_the_next_output(self, change: Any, *, kept: bool) -> None:
-        x, weight = self.matrices(9, 40, 512)
+        x, weight = self.matrices(8, 40, 512)
         model = self.model(x, weight, VARIANTS["two in two warps"], kept=kept)
         for _ in range(2):
             change(model)

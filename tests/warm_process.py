@@ -79,9 +79,11 @@ def serve(place: str) -> list[str]:
     import gc
     import importlib
 
+    gc.disable()
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()  # so that no fork writes to what it shares with the others
+    gc.enable()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(place)
         listener.listen(64)

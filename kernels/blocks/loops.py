@@ -1,4 +1,4 @@
-"""Passes over loop nests, as `tunebench new` writes them: their space, their launches, and what they were written for."""
+"""Passes over loop nests, as `tunebench new` writes them: their space, their launches, and what they are for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def over_rows(name: str, *, along: bool, parts: int = 0) -> _Part:
     """
     rows, lanes = (1, 256) if along else (64, 4)
     names = (f"{name}_rows", f"{name}_lanes")
-    tunables = Tunable(names[0], _MANY[:9], default=rows), Tunable(names[1], _MANY, default=lanes)
+    tunables: tuple[Tunable, ...] = Tunable(names[0], _MANY[:9], default=rows), Tunable(names[1], _MANY, default=lanes)
     if parts:
         tunables = (*tunables, Tunable(f"{name}_parts", _MANY[:9], default=parts))
     return tunables, (constraints.block_fits(*names), constraints.fills_warps(*names))
@@ -107,4 +107,3 @@ def changed(model: nn.Module, numbers: Mapping[str, object]) -> str:
     """Return the path of an attribute that is not what passes were written for; empty where there is none."""
     found = numbers_of(model)
     return next((path for path, value in numbers.items() if path not in found or found[path] != value), "")
-

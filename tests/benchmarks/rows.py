@@ -19,7 +19,7 @@ from tunebench.tuner.settings import Setting, described, in_force
 Row = dict[str, Any]
 
 _ROOT = Path(__file__).parents[2]
-_SOURCES = (".py", ".cu", ".cuh")
+_SOURCES = (".py", ".cu", ".cuh", ".toml")
 
 
 class Rows:
@@ -126,7 +126,7 @@ def _device() -> str:
 def digest_of_sources() -> str:
     """A digest of what the rows are made with."""
     state = hashlib.sha256()
-    for folder in ("tuner", "kernels", "tests/benchmarks"):
+    for folder in ("tuner", "kernels", "studies/writing", "tests/benchmarks"):
         for path in sorted(one for one in (_ROOT / folder).rglob("*") if one.suffix in _SOURCES):
             state.update(path.read_bytes())
     return state.hexdigest()[:16]

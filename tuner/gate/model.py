@@ -164,10 +164,6 @@ class Model:
         """Make the module ready for a call; return why it cannot serve these inputs, None where it can."""
         return self._ready(self.module, inputs)
 
-    def load_tracer(self) -> None:
-        """Import what a call through torch.compile needs, which takes seconds."""
-        importlib.import_module(TRACER)
-
     def call(self, inputs: Sequence[Any], options: CallOptions = ORDINARY) -> Answer:
         """Call the module once."""
         bands = Bands()

@@ -18,24 +18,40 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from tunebench.studies.writing.loops.expressions import cpp
 from tunebench.studies.writing.loops.lower import UnloweredError
 
-_CALLS = (
-    "exp expm1 sqrt cos sin erf rsqrt log1p log tanh sigmoid floor ceil trunc tan asin acos atan sinh cosh asinh acosh atanh"
-    " exp2 log2 log10 erfc lgamma atan2 fmod copysign hypot remainder pow"
+_OF_ONE = (
+    "exp expm1 sqrt cos sin erf rsqrt log1p log tanh sigmoid floor ceil trunc relu tan asin acos atan sinh cosh"
+    " asinh acosh atanh exp2 log2 log10 erfc lgamma"
 )
+_OF_TWO = "atan2 fmod copysign hypot remainder pow"
+_SIGNS = {
+    **{"add": "+", "sub": "-", "mul": "*", "truediv": "/", "div_rn": "/", "mul_rn": "*", "truncdiv": "/", "mod": "%"},
+    **{"eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">=", "logical_and": "&&", "logical_or": "||"},
+    **{"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<"},
+    **{"rshift": ">>", "bitwise_left_shift": "<<", "bitwise_right_shift": ">>"},
+}
 TEXTS: Mapping[str, str] = {
-    **{name: f"{name}({{0}})" for name in _CALLS.split()},
-    **{name: f"{name}({{0}}, {{1}})" for name in ("atan2", "fmod", "copysign", "hypot", "remainder", "pow")},
-    **dict(add="{0} + {1}", sub="{0} - {1}", mul="{0} * {1}", truediv="{0} / {1}", div_rn="{0} / {1}"),
-    **dict(maximum="larger({0}, {1})", minimum="smaller({0}, {1})", reciprocal="1 / {0}", square="{0} * {0}"),
-    **dict(neg="-{0}", abs="magnitude({0})", relu="relu({0})", sign="sign_of({0})", identity="{0}", round="rint({0})"),
-    **dict(eq="{0} == {1}", ne="{0} != {1}", lt="{0} < {1}", gt="{0} > {1}", le="{0} <= {1}", ge="{0} >= {1}"),
-    **dict(where="{0} ? {1} : {2}", isnan="{0} != {0}", isinf="magnitude({0}) == INFINITY", signbit="{0} < 0"),
-    **dict(logical_and="{0} && {1}", logical_or="{0} || {1}", logical_not="!{0}", logical_xor="bool({0}) != bool({1})"),
-    **dict(bitwise_and="{0} & {1}", bitwise_or="{0} | {1}", bitwise_xor="{0} ^ {1}", bitwise_not="inverse({0})"),
-    **dict(and_="{0} & {1}", or_="{0} | {1}", xor="{0} ^ {1}", lshift="{0} << {1}", rshift="{0} >> {1}"),
-    **dict(bitwise_left_shift="{0} << {1}", bitwise_right_shift="{0} >> {1}", fma="{0} * {1} + {2}"),
-    **dict(floordiv="floor_div({0}, {1})", truncdiv="{0} / {1}", mod="{0} % {1}", int_truediv="accumulator_t({0}) / {1}"),
-    **dict(mul_rn="{0} * {1}"),
+    **{name: f"{name}({{0}})" for name in _OF_ONE.split()},
+    **{name: f"{name}({{0}}, {{1}})" for name in _OF_TWO.split()},
+    **{name: f"{{0}} {sign} {{1}}" for name, sign in _SIGNS.items()},
+    "maximum": "larger({0}, {1})",
+    "minimum": "smaller({0}, {1})",
+    "reciprocal": "1 / {0}",
+    "square": "{0} * {0}",
+    "neg": "-{0}",
+    "abs": "magnitude({0})",
+    "sign": "sign_of({0})",
+    "identity": "{0}",
+    "round": "rint({0})",
+    "where": "{0} ? {1} : {2}",
+    "isnan": "{0} != {0}",
+    "isinf": "magnitude({0}) == INFINITY",
+    "signbit": "{0} < 0",
+    "logical_not": "!{0}",
+    "logical_xor": "bool({0}) != bool({1})",
+    "bitwise_not": "inverse({0})",
+    "fma": "{0} * {1} + {2}",
+    "floordiv": "floor_div({0}, {1})",
+    "int_truediv": "accumulator_t({0}) / {1}",
 }
 """Operations whose text is no more than their operands'; operands are names or in parentheses."""
 
@@ -61,7 +77,7 @@ def type_of(dtype: torch.dtype, main: torch.dtype) -> str:
     """
     if dtype in _INTEGERS:
         return _INTEGERS[dtype]
-    if dtype == main or dtype in _SMALL_FLOATS and (dtype == torch.float32 or main != torch.float64):
+    if dtype == main or (dtype in _SMALL_FLOATS and (dtype == torch.float32 or main != torch.float64)):
         if dtype in (torch.float16, torch.bfloat16) and main == torch.float32:
             raise UnloweredError(f"{str(dtype).removeprefix('torch.')} beside float32")
         return "accumulator_t"
@@ -121,17 +137,17 @@ def _inserted(statement: str, name: str, text: str) -> str:
     return f"{before}{text if is_whole or is_atom else f'({text})'}{behind}"
 
 
-class Handler(DefaultHandler):  # type: ignore[misc]
+class Handler(DefaultHandler):
     """Writes the operations of one loop nest's bodies.
 
     Args:
         main: the type that the source calls `scalar_t`.
-        load_text: of a buffer's element at a place, or the name of a value that was stored there.
-        ranges: of the symbols in places.
+        nest: what writes it: loads, stores, reductions and scans are its to write.
 
     Attributes:
         lines: of the scope at hand.
-        before: declarations in front of the loop at hand, and statements behind it.
+        count: of the names that it has given.
+        ranges: of the symbols in places.
     """
 
     def __init__(self, main: torch.dtype, nest: Any) -> None:
@@ -183,21 +199,29 @@ class Handler(DefaultHandler):  # type: ignore[misc]
         return self.named(f"{cast(type_of(dtype, self.main))}({self.place(expr)})")
 
     def to_dtype(
-        self, x: str, dtype: torch.dtype, src_dtype: torch.dtype | None = None, use_compute_types: bool = True
+        self,
+        x: str,
+        dtype: torch.dtype,
+        src_dtype: torch.dtype | None = None,  # noqa: ARG002
+        use_compute_types: bool = True,  # noqa: ARG002
     ) -> str:
         """Return a value in another type."""
         return self.named(f"{cast(type_of(dtype, self.main))}({x})")
 
     def trunc_to_int(self, x: str, dtype: torch.dtype) -> str:
+        """Return a value rounded towards zero."""
         return self.named(f"{cast(type_of(dtype, self.main))}(trunc({x}))")
 
     def floor_to_int(self, x: str, dtype: torch.dtype) -> str:
+        """Return a value rounded down."""
         return self.named(f"{cast(type_of(dtype, self.main))}(floor({x}))")
 
     def ceil_to_int(self, x: str, dtype: torch.dtype) -> str:
+        """Return a value rounded up."""
         return self.named(f"{cast(type_of(dtype, self.main))}(ceil({x}))")
 
     def round_to_int(self, x: str, dtype: torch.dtype) -> str:
+        """Return a value rounded to the nearest integer."""
         return self.named(f"{cast(type_of(dtype, self.main))}(rint({x}))")
 
     def masked(self, mask: str, body: Callable[[], str], other: Any) -> str:
@@ -208,7 +232,13 @@ class Handler(DefaultHandler):  # type: ignore[misc]
             text = " ".join(Lines(statements).inlined())
         return self.named(f"when({mask}, {literal(other, 'accumulator_t')}, [&] {{ {text} }})")
 
-    def indirect_indexing(self, x: str, size: Any, check: bool = True, wrap_neg: bool = True) -> sympy.Symbol:
+    def indirect_indexing(
+        self,
+        x: str,
+        size: Any,
+        check: bool = True,  # noqa: ARG002
+        wrap_neg: bool = True,  # noqa: ARG002
+    ) -> sympy.Symbol:
         """Return a symbol for a place that a value names."""
         name = self.named(f"checked(index_t({x}), {self.place(sympy.sympify(size))})", "at")
         symbol = sympy.Symbol(name, integer=True, nonnegative=True)
@@ -220,7 +250,8 @@ class Handler(DefaultHandler):  # type: ignore[misc]
 
     def load(self, name: str, index: sympy.Expr) -> str:
         """Return an element of a buffer, or what was stored there."""
-        return self.nest.load(self, name, index)
+        text: str = self.nest.load(self, name, index)
+        return text
 
     def store(self, name: str, index: sympy.Expr, value: str, mode: str | None = None) -> None:
         """Store an element."""
@@ -250,7 +281,7 @@ class Handler(DefaultHandler):  # type: ignore[misc]
 
     def store_reduction(self, name: str, index: sympy.Expr, value: str) -> None:
         """Store a row's result."""
-        self.nest.store_result(self, name, index, value)
+        self.nest.store_result(name, index, value)
 
     def scan(self, dtypes: Any, combine_fn: Callable[..., Any], values: tuple[str, ...]) -> tuple[str, ...]:
         """Return what the elements up to this one make."""

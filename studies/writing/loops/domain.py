@@ -1,13 +1,15 @@
 """The elements of a nest as dimensions: which of them the dimensions of each of its nodes are.
 
 Nodes of a nest name the same elements by other dimensions: (rows, columns) of one is (rows * columns) of another, and
-(batch, channels, places) of a third is (batch, places) that are kept and channels that are reduced. All are told in terms
-of the finest dimensions, so that equal places in memory are equal expressions.
+(batch, channels, places) of a third is (batch, places) that are kept and channels that are reduced. All are told in
+terms of the finest dimensions, so that equal places in memory are equal expressions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
 
 import sympy
 from torch._inductor.virtualized import V
@@ -23,8 +25,7 @@ class Domain:
         sizes: of the nodes' dimensions in the order of the elements, those of reducing nodes first.
 
     Attributes:
-        dimensions: the finest ones, of kept elements and then of reduced ones: symbols with their sizes.
-        first_reduced: the place of the first that is reduced.
+        kept_dimensions, reduced_dimensions: the finest ones, outermost first: symbols with their sizes.
     """
 
     def __init__(self, kept: sympy.Expr, reduced: sympy.Expr | None, sizes: Iterable[Sizes]) -> None:
@@ -65,7 +66,7 @@ def simplified(expression: sympy.Expr) -> sympy.Expr:
 
 def hint(size: sympy.Expr) -> int:
     """Return a size as it is in the problem that is written for."""
-    sizes = V.graph.sizevars
+    sizes: Any = V.graph.sizevars
     told = getattr(sizes, "optimization_hint", None) or sizes.size_hint  # its name up to torch 2.12
     return int(told(size, fallback=1 << 40))
 
@@ -77,7 +78,7 @@ def _quotient(size: sympy.Expr, other: sympy.Expr) -> sympy.Expr | None:
 
 
 def _with_marks(marks: list[sympy.Expr], sizes: Sizes) -> list[sympy.Expr] | None:
-    """Marks, each a multiple of the one before it, with the products of trailing dimensions; None where they do not fit."""
+    """Marks, each a multiple of the one before it, with products of trailing dimensions; None if they do not fit."""
     found, product = list(marks), sympy.Integer(1)
     for size in reversed([one for one in sizes if one != 1]):
         product = simplified(product * size)
@@ -86,12 +87,12 @@ def _with_marks(marks: list[sympy.Expr], sizes: Sizes) -> list[sympy.Expr] | Non
     found.sort(key=hint)
     if simplified(found[-1] - marks[-1]) != 0:
         return None
-    fits = all(_quotient(big, small) is not None for small, big in zip(found, found[1:], strict=False))
+    fits = all(_quotient(big, small) is not None for small, big in pairwise(found))
     return found if fits else None
 
 
 def _ratios(marks: Sizes) -> list[sympy.Expr]:
-    ratios = [_quotient(big, small) for small, big in zip(marks, marks[1:], strict=False)]
+    ratios = [_quotient(big, small) for small, big in pairwise(marks)]
     return [one for one in ratios if one is not None and one != 1]
 
 

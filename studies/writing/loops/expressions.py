@@ -31,7 +31,7 @@ class _CppPrinter(ExprPrinter):
 
     def _factor(self, expression: sympy.Expr) -> str:
         text = self._print(expression)
-        return text if re.fullmatch(r"\w+", text) or text.startswith("(") and _is_closed(text) else f"({text})"
+        return text if re.fullmatch(r"\w+", text) or (text.startswith("(") and _is_closed(text)) else f"({text})"
 
     def _quotient(self, dividend: sympy.Expr, divisor: sympy.Expr) -> str:
         left, right = self._factor(dividend), self._factor(divisor)
@@ -39,44 +39,44 @@ class _CppPrinter(ExprPrinter):
             return f"{left} / {right}"
         return f"floor_div({self._print(dividend)}, {self._print(divisor)})"
 
-    def _print_FloorDiv(self, expr: sympy.Expr) -> str:
+    def _print_FloorDiv(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         return self._quotient(*expr.args)
 
-    _print_CleanDiv = _print_FloorDiv
+    _print_CleanDiv = _print_FloorDiv  # noqa: N815
 
-    def _print_ModularIndexing(self, expr: sympy.Expr) -> str:
+    def _print_ModularIndexing(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         dividend, divisor, modulus = expr.args
         whole = self._factor(dividend) if divisor == 1 else self._quotient(dividend, divisor)
         if bound_sympy(dividend, dict(self._ranges)).lower >= 0:
             return f"{whole} % {self._factor(modulus)}"
         return f"floor_mod({whole}, {self._print(modulus)})"
 
-    def _print_PythonMod(self, expr: sympy.Expr) -> str:
+    def _print_PythonMod(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         return f"floor_mod({self._print(expr.args[0])}, {self._print(expr.args[1])})"
 
-    def _print_Max(self, expr: sympy.Expr) -> str:
+    def _print_Max(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         first, *rest = expr.args
         return f"larger({self._print(first)}, {self._print(sympy.Max(*rest))})" if rest else self._print(first)
 
-    def _print_Min(self, expr: sympy.Expr) -> str:
+    def _print_Min(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         first, *rest = expr.args
         return f"smaller({self._print(first)}, {self._print(sympy.Min(*rest))})" if rest else self._print(first)
 
-    def _print_IntTrueDiv(self, expr: sympy.Expr) -> str:
+    def _print_IntTrueDiv(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         return f"(accumulator_t({self._print(expr.args[0])}) / accumulator_t({self._print(expr.args[1])}))"
 
-    _print_FloatTrueDiv = _print_IntTrueDiv
+    _print_FloatTrueDiv = _print_IntTrueDiv  # noqa: N815
 
-    def _print_ToFloat(self, expr: sympy.Expr) -> str:
+    def _print_ToFloat(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         return f"accumulator_t({self._print(expr.args[0])})"
 
-    def _print_Pow(self, expr: sympy.Expr) -> str:
+    def _print_Pow(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         base, power = expr.args
         if not (power.is_integer and power.is_number and power > 0):
             raise TypeError(f"a power of {power}")
         return "*".join([self._factor(base)] * int(power))
 
-    def _print_Where(self, expr: sympy.Expr) -> str:
+    def _print_Where(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         condition, then, otherwise = map(self._print, expr.args)
         return f"({condition} ? {then} : {otherwise})"
 
@@ -97,12 +97,16 @@ def cpp(expression: sympy.Expr, ranges: Mapping[sympy.Symbol, ValueRanges[sympy.
     """
     expression = sympy.sympify(expression)
     known = {one: ValueRanges(0, sympy.oo) for one in expression.free_symbols} | dict(ranges or {})
-    return _CppPrinter(known).doprint(expression)
+    return str(_CppPrinter(known).doprint(expression))
 
 
 def python(expression: object) -> str:
     """Return an expression of integers in Python."""
-    return str(expression) if isinstance(expression, int) else PythonPrinter().doprint(product_of(sympy.sympify(expression)))
+    return (
+        str(expression)
+        if isinstance(expression, int)
+        else str(PythonPrinter().doprint(product_of(sympy.sympify(expression))))
+    )
 
 
 def tidy(expression: sympy.Expr) -> sympy.Expr:
@@ -114,8 +118,8 @@ def tidy(expression: sympy.Expr) -> sympy.Expr:
         others = [one for one in arguments if not one.is_number]
         known = {one: ranges.get(one, ValueRanges(0, sympy.oo)) for other in others for one in other.free_symbols}
         if any(bound_sympy(one, known).lower >= max(numbers, default=0) for one in others):
-            return Max(*others)
-        return Max(*arguments)
+            return Max(*others)  # type: ignore[no-untyped-call]
+        return Max(*arguments)  # type: ignore[no-untyped-call]
 
     return expression.replace(Max, larger) if isinstance(expression, sympy.Expr) else expression
 

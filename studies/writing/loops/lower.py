@@ -1,8 +1,7 @@
 """Lowers a model by torch's own compiler, to the loop nests that Inductor would write code for.
 
 Inductor's decompositions, type promotion, index arithmetic and fusion are taken as they are; only the code is ours. Its
-classes are no public interface: all that is read of them is in this folder, and `tests/studies/writing/loops` runs it on
-every version of torch that CI has.
+classes are no public interface: all that is read of them is in this folder, and its tests run on each of CI's versions.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, SchedulerNode
 from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._ordered_set import OrderedSet
 
-
-_SETTINGS: Mapping[str, object] = {
+_SETTINGS: dict[str, Any] = {
     "split_reductions": False,  # how many blocks a row has is a tunable
     "layout_optimization": False,
     "comprehensive_padding": False,
@@ -86,6 +85,12 @@ class UnloweredError(Exception):
     """A model has no loop nests; the message says which operation is the reason, in a few words."""
 
 
+def group_of(node: BaseSchedulerNode) -> tuple[sympy.Expr, sympy.Expr]:
+    """Return how many elements a node keeps, and how many of each it reduces."""
+    sizes: Any = node.group[1]
+    return sizes[0], sizes[1]
+
+
 class _Scheduling(BaseScheduling):
     """Fuses whatever has the same kept and reduced elements."""
 
@@ -93,10 +98,10 @@ class _Scheduling(BaseScheduling):
         return OrderedSet([BackendFeature.SCAN, BackendFeature.REDUCE_TO_SINGLE_ELEMENT])
 
     def group_fn(self, sizes: Sequence[Sequence[sympy.Expr]]) -> tuple[sympy.Expr, ...]:
-        return tuple(V.graph.sizevars.simplify(sympy.prod(one)) for one in sizes)
+        return tuple(map(V.graph.sizevars.simplify, map(sympy.prod, sizes)))
 
     def can_fuse_vertical(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
-        (_, (kept, reduced)), (_, (other_kept, other_reduced)) = node1.group, node2.group
+        (kept, reduced), (other_kept, other_reduced) = group_of(node1), group_of(node2)
         if node1.is_reduction() == node2.is_reduction():
             return bool(kept == other_kept and reduced == other_reduced)
         if node2.is_reduction():
@@ -170,7 +175,9 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     }
     try:
         with torch.no_grad():
-            exported = torch.export.export(model, tuple(inputs.values()), strict=False, dynamic_shapes=tuple(dynamic.values()))
+            exported = torch.export.export(
+                model, tuple(inputs.values()), strict=False, dynamic_shapes=tuple(dynamic.values())
+            )
             exported = exported.run_decompositions(_decompositions())
     except Exception as error:  # whatever torch or the model raises of an export is a reason
         raise UnloweredError(str(error).splitlines()[0]) from error
@@ -208,15 +215,17 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
         if node.name in taken and isinstance(node.meta["val"], torch.Tensor)
     }
     result = graph.graph_outputs[kinds.index(OutputKind.USER_OUTPUT)]
-    return Lowered(graph, tuple(_nests(graph)), places, shapes, result, {k: v for k, v in changes.items() if k != "None"})
+    return Lowered(
+        graph, tuple(_nests(graph)), places, shapes, result, {k: v for k, v in changes.items() if k != "None"}
+    )
 
 
 def _lowered(module: fx.GraphModule) -> GraphLowering:
     values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
-    fake = next(one.fake_mode for one in values if isinstance(one, torch.Tensor))
+    fake: Any = next(one.fake_mode for one in values if isinstance(one, FakeTensor))
     with _as_inductor(fake):
         graph = GraphLowering(module, example_inputs=values, shape_env=fake.shape_env)
-        with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):  # type: ignore[no-untyped-call]
+        with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):
             try:
                 graph.run(*values)
                 graph._update_scheduler()
@@ -229,7 +238,7 @@ def _lowered(module: fx.GraphModule) -> GraphLowering:
 def _as_inductor(fake: Any) -> Iterator[None]:
     """Within it Inductor lowers as for a device whose code this folder writes."""
     common.init_backend_registration()
-    own = common.DeviceCodegen(_Scheduling, common.device_codegens["cpu"].wrapper_codegen, None, None)  # type: ignore[call-arg]
+    own = common.DeviceCodegen(_Scheduling, common.device_codegens["cpu"].wrapper_codegen, None, None)
     devices = {**common.device_codegens, "cpu": own}
     with (
         enable_python_dispatcher(),
@@ -246,9 +255,10 @@ def _as_inductor(fake: Any) -> Iterator[None]:
 
 def _nests(graph: GraphLowering) -> Iterator[tuple[SchedulerNode, ...]]:
     for one in graph.scheduler.nodes:
-        nodes = tuple(one.get_nodes())
-        for node in nodes:
+        nodes: list[SchedulerNode] = []
+        for node in one.get_nodes():
             if not isinstance(node, SchedulerNode):
                 name = getattr(getattr(node.node, "op_overload", None), "__name__", type(node.node).__name__)
                 raise UnloweredError(name.split(".")[0])
-        yield nodes
+            nodes.append(node)
+        yield tuple(nodes)

@@ -1,8 +1,9 @@
 """A loop nest as a pass: an entry point in CUDA C++, its tunables, and how it is launched.
 
-The elements that a nest keeps and those that it reduces are numbered by `k` and `r`. Each row, the elements of one `k`, has
-some threads (`lanes`), and a block some rows. Nodes whose values need the result of a reduction are in a later loop over
-the row than that one; what is one value for each row is computed between the loops.
+The elements that a nest keeps and those that it reduces are numbered by `k` and `r`. Each row, the elements of one `k`,
+has some threads (`lanes`), and a block some rows. Nodes whose values need the result of a reduction are in a later loop
+over the row than that one; what is one value for each row is computed between the loops. Of rows that are few and long
+several blocks may have one each: a second entry point leaves what a block makes of its part, a third joins the parts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 import torch
@@ -22,7 +22,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from tunebench.studies.writing.loops.body import Handler, Lines, cast, run_body, type_of
 from tunebench.studies.writing.loops.domain import Domain, hint, simplified
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
-from tunebench.studies.writing.loops.lower import UnloweredError
+from tunebench.studies.writing.loops.lower import UnloweredError, group_of
 
 _K, _R = sympy.symbols("k r", integer=True, nonnegative=True)
 _INDENT = "    "
@@ -31,7 +31,7 @@ _LEAST_ROWS = 64
 _LOOP = "for (index_t r = lane; r < reduced; r += lanes) {"
 _JOIN = re.compile(r"(\w+) = threads::join<(.*)>\(\1\);")
 _MOST_SPLIT, _LEAST_PART, _BLOCKS = 4096, 1024, 512
-"""Most rows that several blocks may have each, and least elements of a row for each of those; how many blocks are enough."""
+"""Most rows that several blocks may have each, least elements of a row for each block, how many blocks are enough."""
 Nest = tuple[SchedulerNode, ...]
 
 
@@ -99,10 +99,12 @@ class NestWriter:
         self.needed = needed
         self.kinds = kinds
         simplify = V.graph.sizevars.simplify
-        groups = [node.group[1] for node in nodes]
+        groups = [group_of(node) for node in nodes]
         reducing = [node for node in nodes if node.is_reduction()]
+        self.kept: sympy.Expr
+        self.reduced: sympy.Expr | None
         if reducing:
-            self.kept, self.reduced = reducing[0].group[1]
+            self.kept, self.reduced = group_of(reducing[0])
         else:
             self.kept, self.reduced = groups[0][0], None
         self.kept = tidy(simplify(self.kept))
@@ -160,12 +162,9 @@ class NestWriter:
         index = self._tidy(index)
         self._vote(index)
         self.stored[name] = (self.step, index, value)
-        self._store(handler.lines.statements, handler, name, index, value)
-
-    def _store(self, lines: list[str], handler: Handler, name: str, index: sympy.Expr, value: str) -> None:
         self.written[name] = None
-        kind = self.kinds[name]
-        lines.append(f"{self.guard}{name}[{self._place(index)}] = {cast(kind)}({value});")
+        text = f"{self.guard}{name}[{self._place(index)}] = {cast(self.kinds[name])}({value});"
+        handler.lines.statements.append(text)
 
     def reduce(self, handler: Handler, kind: str, start: str, join: str, text: str, value: str) -> str:
         """Declare what a loop makes of all values, and have it joined behind the loop."""
@@ -178,7 +177,7 @@ class NestWriter:
         self.joins.append(f"{name} = threads::join<{join}>({name});")
         return name
 
-    def store_result(self, handler: Handler, name: str, index: sympy.Expr, value: str) -> None:
+    def store_result(self, name: str, index: sympy.Expr, value: str) -> None:
         """Store a row's result behind the loop."""
         kind = type_of(_dtype_of(name), self.main)
         value = value if kind == "accumulator_t" else f"{cast(kind)}({value})"
@@ -194,7 +193,9 @@ class NestWriter:
         carry = f"before{handler.count}"
         self.declared.append(f"{kind} {carry} = 0;")
         name = f"t{handler.count}"
-        handler.lines.statements.append(f"const {kind} {name} = threads::scan({cast(kind)}({value}), {carry}, base == 0, {join});")
+        handler.lines.statements.append(
+            f"const {kind} {name} = threads::scan({cast(kind)}({value}), {carry}, base == 0, {join});"
+        )
         return name
 
     # The text.
@@ -238,7 +239,7 @@ class NestWriter:
             return False
         if node.is_reduction():
             return True
-        return bool(V.graph.sizevars.simplify(node.group[1][0] - self.kept) != 0)
+        return bool(V.graph.sizevars.simplify(group_of(node)[0] - self.kept) != 0)
 
     def _steps(self) -> dict[str, int]:
         """The step of each node: 2 s is loop s, 2 s + 1 what stands between it and the next."""
@@ -462,7 +463,7 @@ def _factor(expression: sympy.Expr) -> str:
 
 
 def _is_scan(node: SchedulerNode) -> bool:
-    return isinstance(node.node.data, ir.Scan)
+    return isinstance(getattr(node.node, "data", None), ir.Scan)
 
 
 def _dtype_of(name: str) -> torch.dtype:
@@ -471,7 +472,7 @@ def _dtype_of(name: str) -> torch.dtype:
 
 def _operations(node: SchedulerNode) -> list[str]:
     found = []
-    for origin in node.node.origins:
+    for origin in getattr(node.node, "origins", ()):
         target = origin.target
         found.append(getattr(getattr(target, "overloadpacket", target), "__name__", str(target)))
     return sorted(set(found))
@@ -485,9 +486,9 @@ def may_join(nest: Nest, other: Nest) -> bool:
     reducing = [node for node in nest if node.is_reduction()]
     if not reducing or not _touched(nest) & _touched(other):
         return False
-    kept, reduced = reducing[0].group[1]
+    kept, reduced = group_of(reducing[0])
     for node in other:
-        own_kept, own_reduced = node.group[1]
+        own_kept, own_reduced = group_of(node)
         if node.is_reduction():
             fits = not simplified(own_kept - kept) and not simplified(own_reduced - reduced)
         else:

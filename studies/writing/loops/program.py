@@ -22,9 +22,25 @@ from tunebench.studies.writing.loops.lower import Lowered, UnloweredError
 from tunebench.studies.writing.loops.nest import Nest, Pass, Tensor, UnfusedError, may_join, nest_pass
 from tunebench.tuner.space import CPP_WORDS
 
-
 _TAKEN = frozenset(
-    "kept reduced rows lanes lane parts part each first last base is_first is_inside threads index_t limit".split()
+    [
+        "kept",
+        "reduced",
+        "rows",
+        "lanes",
+        "lane",
+        "parts",
+        "part",
+        "each",
+        "first",
+        "last",
+        "base",
+        "is_first",
+        "is_inside",
+        "threads",
+        "index_t",
+        "limit",
+    ]
 ) | {name.split("(")[0] for name in TEXTS.values()}
 """Names that mean something in an entry point."""
 _SMALL = 8
@@ -93,7 +109,7 @@ class ProgramWriter:
 
         def made(number: int, nests: Sequence[Nest], at: int) -> Pass:
             others = [one for place, one in enumerate(nests) if place != at]
-            needed = results.union(*(_reads(one) for one in others))
+            needed = set(results).union(*(_reads(one) for one in others))
             return nest_pass(f"{self.prefix}_{number}", nests[at], main, needed, kinds)
 
         nests: list[Nest] = []
@@ -246,7 +262,7 @@ class ProgramWriter:
                 yield f"{name} >= {ranges[symbol].lower}"
         for guard in environment.guards:
             is_of_sizes = guard.expr.free_symbols <= self.names.keys()
-            if is_of_sizes and not bound_sympy(guard.expr, ranges).lower == sympy.true:
+            if is_of_sizes and bound_sympy(guard.expr, ranges).lower != sympy.true:
                 yield self._python(guard.expr)
 
     def _counts(self, passes: Sequence[Pass]) -> Iterator[str]:
@@ -275,7 +291,16 @@ def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:
     sizes = dict.fromkeys(f"{one} < limit" for program in programs for one in program.counts)
     texts = "\n".join(f"// {', '.join(one.does)}\n{one.text}" for one in passes)
     names = "\n".join(f"using functions::{name};" for one in passes for name in one.entries)
-    return (
-        f'{fast_math_line([texts]) if is_alone else ""}#include "loops.cuh"\n\nnamespace functions {{\n\nconstexpr long long limit = 1ll << 30;\n'
-        f"using index_t = Index<{' && '.join(sizes)}>::type;\n\n{texts}\n}}  // namespace functions\n\n{names}\n"
-    )
+    head = fast_math_line([texts]) if is_alone else ""
+    return f"""{head}#include "loops.cuh"
+
+namespace functions {{
+
+constexpr long long limit = 1ll << 30;
+using index_t = Index<{" && ".join(sizes)}>::type;
+
+{texts}
+}}  // namespace functions
+
+{names}
+"""

@@ -77,7 +77,7 @@ def write(name: str, model: nn.Module, inputs: Mapping[str, Any], source: str) -
     Raises:
         UnloweredError: something of it is no loop nest.
     """
-    return _written(name, model, inputs, source, _programs(lambda training: model.train(training), inputs))
+    return _written(name, model, inputs, source, _programs(model.train, inputs))
 
 
 def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) -> dict[str, Program]:
@@ -154,7 +154,7 @@ def behind(traced: Traced, last: str) -> Behind:
         tuple(head),
         (f"passes = blocks.Passes(SPACE, {given})",),
         tuple(problem),
-        tuple(_body(programs, modes)),
+        tuple(_body(programs)),
         source_of(list(programs.values()), is_alone=False),
         tuple(dict.fromkeys(done for one in passes for done in one.does)),
     )
@@ -206,7 +206,7 @@ def _written(
         declared.append('dtypes=("float32", "float64", "float16", "bfloat16"),')
     fast = "loops.fast_math(), " if has_fast_form([one.text for one in passes]) else ""
     parts = [_part(one) for one in passes]
-    body = _body(programs, modes)
+    body = _body(programs)
     numbers = ["{", *(f'    "{key}": {_plain(value)},' for key, value in numbers_of(model).items()), "}"]
     text = _MODEL.format(
         name=name,
@@ -215,7 +215,9 @@ def _written(
         parts="\n".join(f"    {one}" for one in [*([fast.strip()] if fast else []), *parts]),
         numbers="\n".join(numbers) if len(numbers) > 2 else "{}",
         declared="\n".join(f"        {one}" for one in declared),
-        taken=", ".join(f"{key}: {'torch.Tensor' if isinstance(value, torch.Tensor) else 'float'}" for key, value in inputs.items()),
+        taken=", ".join(
+            f"{key}: {'torch.Tensor' if isinstance(value, torch.Tensor) else 'float'}" for key, value in inputs.items()
+        ),
         passed=", ".join(inputs),
         checks=_checks(programs, modes),
         body="\n".join(f"        {one}" for one in body),
@@ -281,7 +283,7 @@ def _sizes(program: Program, text: str) -> list[str]:
     return lines
 
 
-def _body(programs: Mapping[str, Program], modes: Sequence[str]) -> list[str]:
+def _body(programs: Mapping[str, Program]) -> list[str]:
     made = {mode: [*_sizes(one, "\n".join(one.lines)), *one.lines] for mode, one in programs.items()}
     if len(made) == 1:
         return next(iter(made.values()))

@@ -121,7 +121,7 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
     source = "a sample" if problem.parent == folder else problem.name
     drafts = draft(traced, block)
     reasons = []
-    # What a block does whole is best; then what passes do, alone or behind a block; then what leaves something to torch.
+    # What a block does whole is best, then what passes do, alone or behind a block, then what leaves something.
     attempts = [partial(_of_block, traced, core, source) for core in drafts.cores if not core.left]
     if block is None:
         if not any(core.block in ("Linear", "Conv") for core in drafts.cores):

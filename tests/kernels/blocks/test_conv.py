@@ -10,6 +10,7 @@ import pytest
 import torch
 from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, OTHERS, Model, Tuned, error, example, pair, passes
 from one_file import load, run
+from sampling import slow_but
 from torch import nn
 
 from tunebench.kernels.shared.graph_function import Step, numbers_of, steps_of
@@ -21,6 +22,8 @@ from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem
 
 HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
+DIVERSE = ("one side, same, even", "three sides, dilated groups", "transposed, strided", "transposed, three sides")
+"""Layers of `OTHERS` that have between them what the others have."""
 ALLOWED = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
@@ -70,7 +73,7 @@ def test_every_geometry(geometry: str) -> None:
         assert error(output[2:], reference, [x[2:]]) < 2e-6
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", slow_but(DIVERSE, OTHERS))
 def test_layers_with_other_sides_and_transposed_ones(name: str) -> None:
     layer, options = OTHERS[name]
     for given, layout, convolution in (

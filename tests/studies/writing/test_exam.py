@@ -29,7 +29,7 @@ BLOCKS = {"linear": "Linear", "linear_rows": "Linear", "rows": "Rows", "pointwis
 BLOCKS |= {"product": "Linear", "plain_convolution": "Conv"}
 
 
-@pytest.mark.parametrize("problem", slow_but(WRITTEN[::24], WRITTEN), ids=lambda one: one.name)
+@pytest.mark.parametrize("problem", slow_but(WRITTEN[::48], WRITTEN), ids=lambda one: one.name)
 def test_new_writes_a_few_lines_that_tell_problems_apart(problem: ExamProblem, tmp_path: Path) -> None:
     problem = replace(problem, folder=tmp_path)
     made = problem.write()

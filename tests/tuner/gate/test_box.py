@@ -234,6 +234,25 @@ def test_namespaces_show_their_own_processes_and_read_only_files(folder: Path, m
     assert done_in(Walls.NAMESPACES, looks, folder) == {look.__name__ for look in looks}
 
 
+def links_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-links")
+
+
+def reads_by_the_name_of_a_link(_: int, folder: Path) -> bool:
+    return (links_of(folder) / "packages" / "os.py").exists() and not (links_of(folder) / "home").exists()
+
+
+def test_what_is_known_by_the_name_of_a_link_is_there_by_that_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = links_of(folder)
+    links.mkdir()
+    (links / "packages").symlink_to(Path(os.__file__).parent)
+    (links / "home").symlink_to(Path.home())
+    monkeypatch.setenv("PATH", os.pathsep.join([*map(str, links.iterdir()), os.environ["PATH"]]))
+    assert done_in(Walls.NAMESPACES, [reads_by_the_name_of_a_link], folder) == {"reads_by_the_name_of_a_link"}
+
+
 def compiles(_pid: int, _folder: Path) -> bool:
     with tempfile.TemporaryDirectory() as place:
         Path(place, "one.cpp").write_text("int one() { return 1; }", encoding="utf-8")

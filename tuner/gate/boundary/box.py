@@ -88,7 +88,7 @@ class Room:
     Attributes:
         walls: how it is closed.
         folder: for temporary files. Namespaces have a `/tmp` and a home in memory, which end with them.
-        readable: folders that it needs of those that the box hides.
+        readable: folders that it needs of those that the box hides, which may be symbolic links there.
         shared: a folder that it writes in for whoever reads it afterwards, if there is one; such a box is a tool's,
             whose processes connect to each other.
         is_on_gpu: the GPU's nodes are passed in, and addresses are not limited: a driver reserves them.
@@ -131,7 +131,7 @@ def told(box: Box, walls: Walls | None, refused: Mapping[Walls, str]) -> str:
 
 
 def _needed(files: Sequence[Path]) -> Iterator[Path]:
-    """Yield what Python, its packages, compilers and the files need to be read."""
+    """Yield what Python, its packages, compilers and the files need to be read, by the names they are known by."""
     environment = [os.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")]
     named = [sys.prefix, sys.base_prefix, *sys.path, *(part for one in environment for part in one.split(os.pathsep))]
     own = Path(__file__).resolve().parents[3]  # the packages may be links to it
@@ -139,7 +139,7 @@ def _needed(files: Sequence[Path]) -> Iterator[Path]:
     named += [user_data_dir("tunebench"), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     for path in {own, *files, *(Path(name) for name in named if name)}:
         if path.exists():
-            yield path.resolve() if path.is_dir() else path.resolve().parent
+            yield from ((path.absolute(), path.resolve()) if path.is_dir() else (path.resolve().parent,))
 
 
 def enter_namespaces() -> None:
@@ -211,12 +211,25 @@ def _limit_processes() -> None:
 
 
 def _outermost(readable: Sequence[Path], hidden: Sequence[Path]) -> list[Path]:
-    """Return the folders that lie under a hidden one, without those that lie in another one of them."""
+    """Return the folders that lie under a hidden one, without those that lie in another one of them.
+
+    None is a link to a hidden folder as a whole, or to one that it lies in.
+    """
     found: list[Path] = []
-    for path in sorted(path for path in set(readable) if any(root in path.parents for root in hidden)):
-        if not any(outer in path.parents for outer in found):
+    for path in sorted({_below(hidden, path) for path in readable}):
+        if not any(root in path.parents for root in hidden) or any(outer in path.parents for outer in found):
+            continue
+        if not any(root.is_relative_to(path.resolve()) for root in hidden):
             found.append(path)
     return found
+
+
+def _below(hidden: Sequence[Path], path: Path) -> Path:
+    """Return the path with what leads to a hidden folder resolved, and the names below it kept: they may be links."""
+    for parent in path.parents:
+        if (resolved := parent.resolve()) in hidden:
+            return resolved / path.relative_to(parent)
+    return path
 
 
 def _nodes(room: Room) -> list[Path]:

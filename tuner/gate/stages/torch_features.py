@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor, wait
-
 import torch
 
 from tunebench.tuner.gate.harness import Harness
@@ -50,8 +48,6 @@ def autocast(harness: Harness) -> None:
 def compiled(harness: Harness) -> None:
     """Traced by torch.compile; the graph runs eagerly, since it is the tracing that a model can break."""
     pair = harness.pair()
-    with ThreadPoolExecutor(2) as pool:  # two processes import at the same time
-        wait([pool.submit(model.load_tracer) for model in (pair.reference, pair.candidate)])
     for seed in (1, 2):
         options = CallOptions(byte=None, compiled=True)
         harness.agree(pair, pair.inputs(seed), f"call {seed} under torch.compile", options)

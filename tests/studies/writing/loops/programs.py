@@ -89,9 +89,7 @@ def result_of(case: Case, program: Program, plan: Plan) -> torch.Tensor:
     named = ", ".join(case.inputs)
     body = "\n".join(f"    {line}" for line in lines)
     context: dict[str, Any] = {"torch": torch, "loops": loops, "plan": plan}
-    exec(  # noqa: S102
-        f"def forward(self, {named}):\n{body}\n", context
-    )
+    exec(f"def forward(self, {named}):\n{body}\n", context)
     with torch.no_grad():
         result: torch.Tensor = context["forward"](case.model, *case.inputs.values())
     return result

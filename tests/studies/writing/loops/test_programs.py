@@ -8,32 +8,35 @@ import pytest
 import torch
 from programs import Case, run
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 MODELS = {
     "softmax_of_channels": (lambda x: torch.softmax(x, 1), (3, 5, 7)),
-    "group_norm": (lambda x: F.group_norm(x, 2), (2, 6, 5, 3)),
-    "layer_norm": (lambda x: F.layer_norm(x, x.shape[-1:]), (4, 33)),
+    "group_norm": (lambda x: functional.group_norm(x, 2), (2, 6, 5, 3)),
+    "layer_norm": (lambda x: functional.layer_norm(x, x.shape[-1:]), (4, 33)),
     "argmax": (lambda x: torch.argmax(x, 1), (3, 50, 4)),
     "all_of_it": (lambda x: x.square().mean(), (41, 130)),
     "columns": (lambda x: x.sum(0), (70, 9)),
     "middle": (lambda x: x.amax(1), (4, 60, 5)),
     "cumulative": (lambda x: torch.cumsum(x, 1), (3, 300)),
     "across": (lambda x: torch.cumprod(x * 0.1 + 1, 0), (40, 5)),
-    "pooled": (lambda x: F.max_pool2d(x, 3, 2, 1), (2, 3, 9, 11)),
-    "averaged": (lambda x: F.avg_pool3d(x, 3, 2, 1), (1, 2, 9, 8, 7)),
+    "pooled": (lambda x: functional.max_pool2d(x, 3, 2, 1), (2, 3, 9, 11)),
+    "averaged": (lambda x: functional.avg_pool3d(x, 3, 2, 1), (1, 2, 9, 8, 7)),
     "reversed": (lambda x: x.flip(1).cumsum(1).flip(1), (3, 40)),
     "joined": (lambda x: torch.cat([x, -x[:, :3]], 1), (4, 8)),
-    "rolled": (lambda x: torch.roll(x, 2, 1) + F.pad(x, (1, 2))[:, 3:], (4, 8)),
-    "norm_and_logits": (lambda x: torch.logsumexp(F.normalize(x, dim=1), (1, 2)), (3, 10, 6)),
-    "loss": (lambda x: F.cross_entropy(x, x.argmin(1)), (20, 12)),
+    "rolled": (lambda x: torch.roll(x, 2, 1) + functional.pad(x, (1, 2))[:, 3:], (4, 8)),
+    "norm_and_logits": (lambda x: torch.logsumexp(functional.normalize(x, dim=1), (1, 2)), (3, 10, 6)),
+    "loss": (lambda x: functional.cross_entropy(x, x.argmin(1)), (20, 12)),
     "unbiased": (lambda x: x.var(2) + x.std((0, 1)).sum(), (3, 4, 9)),
-    "upsampled": (lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"), (1, 2, 4, 5)),
+    "upsampled": (lambda x: functional.interpolate(x, scale_factor=2.0, mode="nearest"), (1, 2, 4, 5)),
     "any_none": (lambda x: torch.where(x.isnan().any(1, keepdim=True), 0.0, x), (4, 9)),
     "integers": (lambda x: (x * 3).to(torch.int64) // 2 % 5, (4, 9)),
     "transposed": (lambda x: (x.mT @ torch.eye(3) if False else x.mT).contiguous().exp(), (4, 6, 3)),
-    "shuffled": (lambda x: F.pixel_shuffle(x, 2), (2, 8, 3, 4)),
-    "several_norms": (lambda x: F.layer_norm(torch.softmax(x, -1), x.shape[-1:]) * x.amax(1, keepdim=True), (5, 40)),
+    "shuffled": (lambda x: functional.pixel_shuffle(x, 2), (2, 8, 3, 4)),
+    "several_norms": (
+        lambda x: functional.layer_norm(torch.softmax(x, -1), x.shape[-1:]) * x.amax(1, keepdim=True),
+        (5, 40),
+    ),
     "masked": (lambda x: torch.softmax(x.masked_fill(torch.ones(6, 6).triu(1).bool()[None], -1e9), -1), (2, 6, 6)),
 }
 
@@ -52,15 +55,21 @@ class Called(nn.Module):
 
 def cases() -> dict[str, Case]:
     torch.manual_seed(0)
-    return {name: Case(Called(function), {f"{name}_x": torch.randn(shape)}) for name, (function, shape) in MODELS.items()}
+    return {
+        name: Case(Called(function), {f"{name}_x": torch.randn(shape)}) for name, (function, shape) in MODELS.items()
+    }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", [{}, {"_rows": 1, "_lanes": 32}, {"_rows": 32, "_lanes": 1}, {"_rows": 4, "_lanes": 64}])
+@pytest.mark.parametrize(
+    "chosen", [{}, {"_rows": 1, "_lanes": 32}, {"_rows": 32, "_lanes": 1}, {"_rows": 4, "_lanes": 64}]
+)
 def test_passes_compute_what_torch_does(chosen: dict[str, int], tmp_path: Path) -> None:
     made = cases()
     results = run(made, tmp_path, **chosen)
     for name, case in made.items():
         wanted = case.model(*case.inputs.values())
         assert isinstance(results[name], torch.Tensor), f"{name}: {results[name]}"
-        torch.testing.assert_close(results[name], wanted, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            results[name], wanted, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )

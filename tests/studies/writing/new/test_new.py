@@ -72,11 +72,11 @@ def why_none(file: Path) -> str:
     return drafts.reason
 
 
-def made_from(file: Path, slope: float = 0.25) -> Any:
+def made_from(file: Path, slope: float = 0.25, block: str | None = None) -> Any:
     """A model of the kernel that is made from a problem: in this process, and not checked before the test does so."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(new_kernel, "check", lambda *_: Checked())
-        folder = new_kernel.make(file.parent / "mine", file, file.read_text(encoding="utf-8"), None).folder
+        folder = new_kernel.make(file.parent / "mine", file, file.read_text(encoding="utf-8"), block).folder
     return import_model(str(folder))(slope)
 
 
@@ -262,7 +262,7 @@ def test_rows_of_what_torch_makes_are_found(tmp_path: Path) -> None:
 )
 def test_what_torch_makes_of_a_view_is_foreseen_with_its_strides(x: torch.Tensor, tmp_path: Path) -> None:
     file = problem(tmp_path, "return torch.softmax(x.t().t(), 1) * self.slope")
-    model = made_from(file)
+    model = made_from(file, block="rows")
     assert model.foreseen(model.before, x).stride() == x.stride()
     assert (model.problem(x) is not None) == x.is_contiguous(), model.reason
     torch.testing.assert_close(model(x), model.reference_forward(x))
@@ -596,7 +596,7 @@ def test_an_argument_that_is_left_out_stays_the_references(tmp_path: Path) -> No
 def test_what_a_call_changes_it_changes_once(tmp_path: Path) -> None:
     made = "self.bn = nn.BatchNorm1d(10); self.drop = nn.Dropout(0.5)"
     file = problem(tmp_path, "return torch.relu(self.drop(self.bn(x))) * 2", made)
-    model = made_from(file)
+    model = made_from(file, block="pointwise")
     x = torch.randn(6, 10)
     state = torch.get_rng_state()
     assert model.problem(x).axes == {"elements": 60}
@@ -610,7 +610,7 @@ def test_what_a_call_changes_it_changes_once(tmp_path: Path) -> None:
 def test_the_command_writes_what_the_gate_passes(run: CommandLine, tmp_path: Path) -> None:
     forward = "x = nn.functional.softplus(x) * self.slope\n        return x.flip(0)"
     file = problem(tmp_path, forward)
-    done = run("new", tmp_path / "mine", "--from", file)
+    done = run("new", tmp_path / "mine", "--from", file, "--block", "pointwise")
     assert done.code == 0, done.err
     assert "TODO in model.py: torch still does flip" in done.out
     assert f"tunebench tune {tmp_path / 'mine'}" in done.out.replace("\n", "")

@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.coverage import Extent
+from benchmarks.modules import DTYPES
+from benchmarks.modules import MODULES as WHOLE_MODULES
+from benchmarks.rows import read_rows
 from real_modules import MODULES
+from test_architecture import ROOT
 
 import tunebench
 from tunebench.kernels.runtime.policy import Policy
 from tunebench.kernels.runtime.registry import import_model
+from tunebench.studies.writing.new.check import _sizes_to_run
+from tunebench.studies.writing.new.new_kernel import NewKernel
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.values import cloned
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.reference import load_reference
 from tunebench.tuner.study.evaluate import Subject
+
+RECORDED = {(row["group"], row["name"]): row for row in read_rows(ROOT / "docs/results/cpu/coverage.json")[0]}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_of_a_program_gets_a_kernel_or_a_reason(name: str, tmp_path: Path) -> None:
     module = MODULES[name]
-    file = tmp_path / "problem.py"
-    file.write_text(module.file, encoding="utf-8")
-    made = tunebench.new(tmp_path / "mine", problem=file)
+    made = made_of(module.file, tmp_path)
     assert (made.block, made.left, module.reason in made.reason) == (module.block, module.left, True), made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "dtype"), [*zip(WHOLE_MODULES, itertools.cycle(DTYPES), strict=False)])
+def test_a_whole_module_stays_in_kernels_that_was_counted_there(name: str, dtype: str, tmp_path: Path) -> None:
+    made = made_of(small(WHOLE_MODULES[name].file(dtype)), tmp_path)
+    if RECORDED[f"modules in {dtype}", name]["extent"] == Extent.ALL:
+        assert made.block and not made.left, made
+
+
+def small(text: str) -> str:
+    """Return a problem's text at sizes that `tunebench new` would compare it at."""
+    for name, size in next(_sizes_to_run(load_reference(Path("problem.py"), text=text))).items():
+        text = re.sub(rf"^{name} = .*$", f"{name} = {size}", text, flags=re.MULTILINE)
+    return text
+
+
+def made_of(text: str, folder: Path) -> NewKernel:
+    """Return what `tunebench new` makes of a problem: a kernel that agrees with the module, or one to be written."""
+    file = folder / "problem.py"
+    file.write_text(text, encoding="utf-8")
+    made = tunebench.new(folder / "mine", problem=file)
     assert bool(made.block) != bool(made.reason)
     factory = import_model(str(made.folder))
     reference = factory.kernel.reference({}, None)
@@ -38,6 +70,7 @@ def test_a_module_of_a_program_gets_a_kernel_or_a_reason(name: str, tmp_path: Pa
                 Subject.prepare(factory.kernel, factory, reference, Mode(mode), find_device("cpu"))  # type: ignore[arg-type]
     for training in (False, True):
         require_same(factory, reference, training)
+    return made
 
 
 def require_same(factory: type, reference: object, training: bool) -> None:
