@@ -104,3 +104,22 @@ def test_a_graph_of_dynamic_shapes_serves_all_of_them() -> None:
         compiled = torch.compile(model, backend=tunebench, dynamic=True)
         for rows in (24, 7, 33):
             torch.testing.assert_close(compiled(*inputs(rows)), model(*inputs(rows)))
+
+
+def test_a_tensor_keeps_the_order_in_which_it_lies_in_memory() -> None:
+    class Steep(nn.Module):
+        def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return functional.silu(x) * weight[:, None, None]
+
+    given = torch.randn(2, 6, 4, 5).to(memory_format=torch.channels_last), torch.randn(6)
+    with torch.no_grad():
+        (report,) = find_regions(Steep(), given)
+        assert report.region.inputs[0].shape == (2, 4, 5, 6)
+        write_kernel(report, regions_folder() / report.region.name)
+        record(report.region, Ratio(1.2, 1.15, 1.25, 40, 0.99))
+        torch.compiler.reset()
+        found, (code,) = run_and_get_code(torch.compile(Steep(), backend=tunebench), *given)
+    assert "RegionCall(folder=" in code
+    wanted = Steep()(*given)
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found, wanted)
