@@ -121,7 +121,7 @@ def tidy(expression: sympy.Expr) -> sympy.Expr:
             return Max(*others)  # type: ignore[no-untyped-call]
         return Max(*arguments)  # type: ignore[no-untyped-call]
 
-    return expression.replace(Max, larger) if isinstance(expression, sympy.Expr) else expression
+    return expression.replace(Max, larger) if isinstance(expression, sympy.Basic) else expression
 
 
 def grouped(expression: sympy.Expr, symbols: Iterable[sympy.Symbol]) -> sympy.Expr:

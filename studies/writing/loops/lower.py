@@ -7,7 +7,10 @@ classes are no public interface: all that is read of them is in this folder, and
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
+import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +31,7 @@ from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, Schedul
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.hub import tqdm
 from torch.utils._ordered_set import OrderedSet
 
 _SETTINGS: dict[str, Any] = {
@@ -169,12 +173,13 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     Raises:
         UnloweredError: something of it is no loop nest.
     """
+    # The lock of its own that tqdm makes is one between processes, which a process that is killed leaves behind.
+    getattr(tqdm, "set_lock", id)(threading.RLock())
     dynamic = {
-        name: dict.fromkeys(range(value.dim()), torch.export.Dim.AUTO) if isinstance(value, torch.Tensor) else None
-        for name, value in inputs.items()
+        name: _unknown_sizes(value) if isinstance(value, torch.Tensor) else None for name, value in inputs.items()
     }
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _quiet():
             exported = torch.export.export(
                 model, tuple(inputs.values()), strict=False, dynamic_shapes=tuple(dynamic.values())
             )
@@ -234,6 +239,24 @@ def _lowered(module: fx.GraphModule) -> GraphLowering:
     return graph
 
 
+def _unknown_sizes(tensor: torch.Tensor) -> dict[int, Any]:
+    """Every size of a tensor but those of one element, which torch knows as such."""
+    dim = torch.export.Dim
+    return {at: dim.AUTO if size != 1 else dim.STATIC for at, size in enumerate(tensor.shape)}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Within it torch does not tell what it thinks of its own code and of sizes that it cannot solve for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
 @contextlib.contextmanager
 def _as_inductor(fake: Any) -> Iterator[None]:
     """Within it Inductor lowers as for a device whose code this folder writes."""
@@ -241,6 +264,7 @@ def _as_inductor(fake: Any) -> Iterator[None]:
     own = common.DeviceCodegen(_Scheduling, common.device_codegens["cpu"].wrapper_codegen, None, None)
     devices = {**common.device_codegens, "cpu": own}
     with (
+        _quiet(),
         enable_python_dispatcher(),
         V.set_fake_mode(fake),
         config.patch(_SETTINGS),

@@ -261,9 +261,10 @@ class ProgramWriter:
             if ranges[symbol].lower > 0:
                 yield f"{name} >= {ranges[symbol].lower}"
         for guard in environment.guards:
-            is_of_sizes = guard.expr.free_symbols <= self.names.keys()
-            if is_of_sizes and bound_sympy(guard.expr, ranges).lower != sympy.true:
-                yield self._python(guard.expr)
+            condition = tidy(guard.expr)
+            is_of_sizes = condition.free_symbols <= self.names.keys()
+            if is_of_sizes and bound_sympy(condition, ranges).lower != sympy.true:
+                yield self._python(condition)
 
     def _counts(self, passes: Sequence[Pass]) -> Iterator[str]:
         """The numbers of elements of the tensors and of the nests."""
