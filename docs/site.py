@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 
 OBJECTS = {
-    "Tune": "tune sweep StudyReport SweepReport Swept",
+    "Tune": "tune optimize sweep StudyReport SweepReport Swept",
     "Ask": "best trials misses explain connect Rows BestRow TrialRow MissRow Explanation Database",
     "Check and compare": "check compare regress frontier serve_judge verify_verdict CheckReport CompareReport "
     "RegressReport Frontier",

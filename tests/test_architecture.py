@@ -21,7 +21,7 @@ ORDER = {
     "tuner": (".", "compile", "timing", "gate", "search", "study"),
     "db": (".", "schema", "connection", "entries", "queries", "exchange", "upkeep"),
     "kernels": (".", "runtime", "shared", "blocks"),
-    "studies": (".", "request", "display", "writing", "tuning", "checking", "sweep", "serving", "faces"),
+    "studies": (".", "request", "display", "writing", "tuning", "checking", "sweep", "inductor", "serving", "faces"),
 }
 """The layers, and in each its folders (`.` is what lies beside them): whatever is imported comes before. A kernel's own
 folder comes after all of these, and knows nothing of another kernel's."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tunebench.db.connection.location import file_named, missing
 from tunebench.db.connection.reading import read_file
@@ -21,10 +21,13 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.versions import Versions
 
+Decoded = TypeVar("Decoded")
+
 _BEST = """
 SELECT
     confirmed_at IS NOT NULL, trial, key, tunebench_problems.dtype, CAST(axes AS TEXT), CAST(options AS TEXT), device,
     architecture, configuration, best.over_reference, best.over_reference_low, best.over_reference_high,
+    best.over_compiled, best.over_compiled_low, best.over_compiled_high,
     measured.torch, measured.cuda, measured.cudnn, measured.driver
 FROM best JOIN tunebench_problems ON key = problem
 JOIN tunebench_trials ON tunebench_trials.id = trial
@@ -34,6 +37,7 @@ JOIN tunebench_environments AS measured ON measured.id = coalesce(won.environmen
 WHERE kernel = :kernel AND source_digest = :source_digest AND best.dtype = :dtype AND architecture = :architecture
 ORDER BY confirmed_at IS NULL, best.regime <> 'cold', coalesce(confirmed_at, best.recorded_at) DESC
 """
+_STATE = "SELECT * FROM best WHERE substr(kernel, 1, :length) = :beginning ORDER BY trial"
 _BUSY_SECONDS = 1.0
 
 
@@ -44,6 +48,7 @@ class KnownBest:
     Attributes:
         over_reference: how many times faster than the reference it was, and the interval of that; None where no
             conclusive comparison says so.
+        over_compiled: the same over the reference under torch.compile.
         versions: in force in the comparison that it won, or when it was tried where there is none.
     """
 
@@ -53,6 +58,7 @@ class KnownBest:
     architecture: str
     configuration: Configuration
     over_reference: tuple[float, float, float] | None
+    over_compiled: tuple[float, float, float] | None
     versions: Versions
 
 
@@ -71,25 +77,40 @@ def known_best(
         DatabaseMissingError: there is no such file.
     """
     asked = {"kernel": kernel, "source_digest": source_digest, "dtype": dtype, "architecture": architecture}
+    return _asked(_BEST, asked, url_or_path, _decoded)
+
+
+def state_of_best(beginning: str) -> str:
+    """Return a text that changes with what is best of the kernels whose names begin like this.
+
+    Raises:
+        DatabaseMissingError: there is no database.
+    """
+    asked: dict[str, str | int] = {"beginning": beginning, "length": len(beginning)}
+    return _asked(_STATE, asked, None, lambda rows: repr([*map(tuple, rows)]))
+
+
+def _asked(
+    statement: str,
+    asked: Mapping[str, str | int],
+    url_or_path: str | Path | None,
+    decoded: Callable[[Iterable[Any]], Decoded],
+) -> Decoded:
+    """Return what the database answers to a statement."""
     file = file_named(url_or_path)
     if file is not None and not os.path.lexists(file):
         raise missing(str(file))
     if file is not None and file.is_file():
         # Whatever is in the way of an answer is in the way below, too, where there are words for it.
-        with suppress(sqlite3.Error, UnicodeDecodeError):
-            return _decoded(_ask(file, asked))
+        with suppress(sqlite3.Error, UnicodeDecodeError), closing(read_file(file, _BUSY_SECONDS)) as connection:
+            connection.execute("PRAGMA trusted_schema = 0")
+            return decoded(connection.execute(statement, asked).fetchall())
     from sqlalchemy import text
 
     from tunebench.db.connection.database import open_database
 
     with open_database(url_or_path, read_only=True) as database, database.reading() as connection:
-        return _decoded(connection.execute(text(_BEST), asked))
-
-
-def _ask(file: Path, asked: Mapping[str, str]) -> list[Any]:
-    with closing(read_file(file, _BUSY_SECONDS)) as connection:
-        connection.execute("PRAGMA trusted_schema = 0")
-        return connection.execute(_BEST, asked).fetchall()
+        return decoded(connection.execute(text(statement), asked))
 
 
 def _decoded(rows: Iterable[Any]) -> list[KnownBest]:
@@ -101,7 +122,8 @@ def _decoded(rows: Iterable[Any]) -> list[KnownBest]:
             architecture,
             configuration_of(configuration),
             speed_up_of(*figures[:3]) if confirmed else None,
-            Versions(*map(text_of, figures[3:])),
+            speed_up_of(*figures[3:6]) if confirmed else None,
+            Versions(*map(text_of, figures[6:])),
         )
         for confirmed, trial, key, dtype, axes, options, device, architecture, configuration, *figures in rows
     ]

@@ -101,6 +101,7 @@ class Offer:
         source: for people: where it is recorded, such as `trial 12`.
         preference: among offers that fit a call equally well, the lowest is taken.
         over_reference: how many times faster it was than the reference; None where no comparison was conclusive.
+        over_compiled: the same over the reference under torch.compile.
         shipped: it is from a file beside the kernel, not from a database.
         versions: that it was measured with.
         tests: how many times faster than the reference its configuration was at neighbouring problems; None where
@@ -114,6 +115,7 @@ class Offer:
     source: str
     preference: tuple[float, ...] = ()
     over_reference: Ratio | None = None
+    over_compiled: Ratio | None = None
     shipped: bool = False
     versions: Versions = UNKNOWN
     tests: Sequence[tuple[Problem, Ratio | None]] = ()
@@ -474,6 +476,7 @@ def recorded_offers(
             f"trial {row.trial_id}",
             (place,),
             _ratio(row.over_reference),
+            _ratio(row.over_compiled),
             versions=row.versions,
         )
         for place, row in enumerate(known_best(kernel, source_digest, problem.dtype, device.architecture, url_or_path))
@@ -494,6 +497,7 @@ def shipped_offers(files: Iterable[ShippedFile], *, related: bool = False) -> li
             file.architecture,
             f"shipped with {file.kernel}" if related else "shipped",
             over_reference=_ratio(result.speedups.get(Baseline.REFERENCE)),
+            over_compiled=_ratio(result.speedups.get(Baseline.COMPILED)),
             shipped=True,
             versions=Versions(**{one.name: result.conditions.get(one.name) for one in fields(Versions)}),
             tests=[

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 _ENDINGS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal is gone"}
 
-_WITH_WORKERS = ("tune", "sweep", "confirm")
+_WITH_WORKERS = ("tune", "sweep", "confirm", "optimize")
 """Commands whose workers' server begins before anything else does: it takes longest to get ready."""
 
 _GARBAGE_AFTER = 100_000

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.request.building import BundleRequest, NewRequest, WarmRequest
-from tunebench.studies.request.measure import CompareRequest, ExportRequest, FrontierRequest
+from tunebench.studies.request.measure import CompareRequest, ExportRequest, FrontierRequest, OptimizeRequest
 from tunebench.studies.request.options import given, make, taking
 from tunebench.studies.request.results import BestRequest, ExplainRequest, MissesRequest, TrialsRequest, conditions_of
 from tunebench.studies.request.serving import ServeRequest
@@ -295,6 +295,39 @@ def tune(
     resolved = resolve(request_of(str(kernel), given(StudyRequest, options)))
     with opened(db, read_only=False) as database, StudyDisplay(_console(progress)) as display:
         return run_studies(resolved, database, display)
+
+
+def optimize(
+    model: Callable[..., Any], *inputs: Any, seconds: float = 300, progress: bool = False
+) -> Callable[..., Any]:
+    """Tune the regions of a model that take most of its time, print what came of it, and return the model compiled.
+
+    A region is what torch.compile's Inductor fuses into one kernel. Equal regions are tuned once, and one of which
+    results are known not again: the same call in another process tunes nothing. The compiled model is
+    `torch.compile(model, backend="tunebench")`, which calls our kernel of a region where it was measured to be faster
+    than Inductor's own code. Ctrl-C ends the studies; what was done is recorded.
+
+    Args:
+        model: a module, or a function of tensors; it is called with the inputs several times. With gradients enabled
+            the regions of the backward are tuned too: use `torch.no_grad()` for inference.
+        seconds: for all studies together; 0 prints what is known.
+        progress: show what is done on standard error.
+
+    Raises:
+        UserError: the seconds are not legal.
+        DatabaseError: the database cannot be written.
+    """
+    import torch
+
+    from tunebench.studies.inductor.backend import tunebench
+    from tunebench.studies.inductor.optimize import optimize_regions, print_report
+    from tunebench.studies.tuning.progress import StudyDisplay
+
+    request = make(OptimizeRequest, {"seconds": float(seconds)}, "optimize")
+    with opened(None, read_only=False) as database, StudyDisplay(_console(progress)) as display:
+        report = optimize_regions(model, inputs, request.seconds, database, display)
+    print_report(report)
+    return torch.compile(model, backend=tunebench)
 
 
 @taking(CheckRequest)

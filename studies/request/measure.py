@@ -1,4 +1,4 @@
-"""The requests of `bench`, `frontier`, `compare` and `export`."""
+"""The requests of `bench`, `frontier`, `optimize`, `compare` and `export`."""
 
 from __future__ import annotations
 
@@ -65,6 +65,17 @@ class FrontierRequest:
     """Configurations tried of each class of them that rounds alike. Default: 4."""
     seconds: Annotated[float, Field(ge=0.1, le=LONGEST)] = 300.0
     """Begin no configuration of any class after so many seconds; the fastest are then timed once more. Default: 300."""
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)
+class OptimizeRequest:
+    """The options of `optimize`."""
+
+    device: Device = None
+    dtype: Dtype = None
+    sizes: Sizes = field(default_factory=dict)
+    seconds: Annotated[float, Field(ge=0, le=LONGEST)] = 300.0
+    """Seconds for the studies of all regions together. Default: 300."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=OF_DATACLASS)

@@ -25,7 +25,7 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
     function PyTorch runs it as it stands.
 
     Args:
-        mode: of `torch.compile`: `default` or `max-autotune`.
+        mode: of `torch.compile`: `default` or `max-autotune`; a model with an attribute `compile_mode` has its own.
 
     Raises:
         CompiledReferenceError: it does not compile, or its first calls fail.
@@ -33,6 +33,7 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
     bars = torch.hub.tqdm  # type: ignore[attr-defined]
     if hasattr(bars, "set_lock"):  # by itself it takes a semaphore, which a worker that is killed leaves behind
         bars.set_lock(threading.RLock())
+    mode = getattr(model, "compile_mode", mode)
     compiled: Callable[..., Any] = torch.compile(model, mode=mode, dynamic=False)
     try:
         with torch.no_grad():

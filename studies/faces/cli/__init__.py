@@ -29,6 +29,7 @@ from tunebench.studies.faces.cli.kernels import kernels
 from tunebench.studies.faces.cli.mcp import mcp
 from tunebench.studies.faces.cli.misses import misses
 from tunebench.studies.faces.cli.new import new
+from tunebench.studies.faces.cli.optimize import optimize
 from tunebench.studies.faces.cli.options import help_without_command
 from tunebench.studies.faces.cli.prune import prune
 from tunebench.studies.faces.cli.query import query
@@ -47,7 +48,7 @@ from tunebench.studies.faces.cli.tune import tune
 from tunebench.studies.faces.cli.warm import warm
 
 _GROUPS: Mapping[str, Sequence[Callable[..., None]]] = {
-    "Tune": (demo, new, tune, confirm, sweep, space, replay),
+    "Tune": (demo, new, tune, confirm, sweep, optimize, space, replay),
     "Check": (check, compare, bench, frontier, regress, doctor),
     "Use": (kernels, warm, bundle, misses, stop),
     "Ask": (best, studies, trials, show, explain, query, diff, report, dashboard),

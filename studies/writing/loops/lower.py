@@ -31,7 +31,7 @@ from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, Schedul
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.hub import tqdm
+from torch.hub import tqdm  # type: ignore[attr-defined]
 from torch.utils._ordered_set import OrderedSet
 
 _SETTINGS: dict[str, Any] = {

@@ -1,0 +1,170 @@
+"""Finds the regions of a model, and measures them while the model runs by Inductor's own code."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._inductor.virtualized import V
+from torch.utils._pytree import tree_leaves
+
+from tunebench.studies.inductor.backend import compile_with, region_or_none
+from tunebench.studies.inductor.region import Region
+
+_FORWARDS = 3
+_HELD_CYCLES = 100_000_000
+"""Cycles that a GPU waits before a timed forward, so that the host has queued its kernels by then."""
+
+
+@dataclass
+class RegionInModel:
+    """A region of a model.
+
+    Attributes:
+        ranges: of its inputs' values.
+        calls: in a run of the model.
+        seconds: that all of these take by Inductor's own code.
+        share: of the model's time.
+    """
+
+    region: Region
+    ranges: tuple[tuple[float, float], ...]
+    calls: int = 0
+    seconds: float = 0.0
+    share: float = 0.0
+
+
+class Probe:
+    """Measures the regions of a model that runs by Inductor's own code; compiled graphs call it around each region."""
+
+    def __init__(self) -> None:
+        self.regions: list[Region] = []
+        self.ranges: dict[int, tuple[tuple[float, float], ...]] = {}
+        self._marks: list[tuple[int, Any]] = []
+
+    def begin(self, number: int, *tensors: torch.Tensor) -> None:
+        """Note the ranges of a region's inputs in its first call, and the time."""
+        if number not in self.ranges:
+            self.ranges[number] = tuple(map(_range_of, tensors))
+        self._mark(number)
+
+    def end(self, number: int) -> None:
+        """Note the time."""
+        self._mark(number)
+
+    def _mark(self, number: int) -> None:
+        self._marks.append((number, _now(self.regions[number].device)))
+
+    def seconds_of(self, run: Callable[[], object]) -> list[tuple[int, float]]:
+        """Return the calls of regions in a run, in order, and what each took."""
+        self._marks.clear()
+        for region in self.regions[:1]:
+            _hold(region.device)
+        run()
+        marks, self._marks = self._marks, []
+        return [
+            (number, _between(one, other)) for (number, one), (_, other) in zip(marks[::2], marks[1::2], strict=True)
+        ]
+
+
+_probe = Probe()
+"""The one that is at work; compiled graphs find it by this name."""
+
+
+def probe() -> Probe:
+    """Return the probe that is at work."""
+    return _probe
+
+
+def _hold(device: torch.device) -> None:
+    """Have a GPU wait while the host queues what comes next."""
+    if device.type == "cuda":
+        torch.cuda._sleep(_HELD_CYCLES)  # type: ignore[no-untyped-call]
+
+
+def _now(device: torch.device) -> Any:
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _between(one: Any, other: Any) -> float:
+    """Return the seconds from one moment of `_now` to another."""
+    if isinstance(one, float):
+        return float(other - one)
+    other.synchronize()
+    return float(one.elapsed_time(other)) / 1000
+
+
+def _range_of(tensor: torch.Tensor) -> tuple[float, float]:
+    if tensor.numel() == 0:
+        return 0.0, 0.0
+    low, high = tensor.aminmax() if tensor.dtype is not torch.bool else (torch.tensor(0), torch.tensor(1))
+    return float(low), float(high)
+
+
+def _emit_probed(backend: Any, own: Callable[[Any], None], node: Any) -> None:
+    """Write Inductor's own code of a node, between two calls of the probe where it is a region."""
+    region = region_or_none(node)
+    if region is None:
+        own(node)
+        return
+    number = len(_probe.regions)
+    _probe.regions.append(region)
+    wrapper: Any = V.graph.wrapper_code
+    wrapper.add_import_once(f"from {__name__} import probe")
+    backend.flush()
+    wrapper.writeline(f"probe().begin({', '.join([str(number), *(one.buffer for one in region.inputs)])})")
+    own(node)
+    backend.flush()
+    wrapper.writeline(f"probe().end({number})")
+
+
+def find_regions(model: Callable[..., Any], inputs: Sequence[Any]) -> list[RegionInModel]:
+    """Return a model's regions, equal ones once, those that take most of its time first."""
+    global _probe  # noqa: PLW0603 - compiled graphs find it by its name
+    _probe = Probe()
+
+    def backend(graph: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
+        return compile_with(_emit_probed, "probe", graph, given, {"fx_graph_cache": False})
+
+    compiled = torch.compile(model, backend=backend)
+    run = functools.partial(_run, compiled, inputs)
+    run()
+    calls = min((_probe.seconds_of(run) for _ in range(_FORWARDS)), key=lambda one: sum(took for _, took in one))
+    whole = min(_whole(run) for _ in range(_FORWARDS))
+    found: dict[str, RegionInModel] = {}
+    for number, took in calls:
+        region = _probe.regions[number]
+        report = found.setdefault(region.name, RegionInModel(region, _probe.ranges[number]))
+        report.calls += 1
+        report.seconds += took
+        report.share += took / max(whole, took)
+    return sorted(found.values(), key=lambda report: -report.seconds)
+
+
+def _run(model: Callable[..., Any], inputs: Sequence[Any]) -> None:
+    """Call a model, and take the gradients of its parameters where they are wanted."""
+    output = model(*inputs)
+    leaves = tree_leaves(output)
+    wanted = [one.sum() for one in leaves if isinstance(one, torch.Tensor) and one.requires_grad]
+    module = getattr(model, "_orig_mod", model)
+    parameters = [one for one in module.parameters() if one.requires_grad] if isinstance(module, nn.Module) else []
+    if wanted and parameters:
+        torch.autograd.grad(wanted, parameters, allow_unused=True)
+
+
+def _whole(run: Callable[[], object]) -> float:
+    """Return the seconds of a run, without the host's where the device is a GPU."""
+    device = _probe.regions[0].device if _probe.regions else torch.device("cpu")
+    _hold(device)
+    began = _now(device)
+    run()
+    return _between(began, _now(device))

@@ -1,0 +1,164 @@
+"""Looks up regions: their folders, and the results by which their kernels are faster than Inductor's own code."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tunebench import __version__
+from tunebench.db.connection.location import default_file, file_named
+from tunebench.db.queries.look_up import state_of_best
+from tunebench.kernels.runtime.registry import import_model
+from tunebench.kernels.runtime.selection import Known, Offer, what_is_known
+from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.inductor.region import PREFIX, Region
+from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Configuration, Value
+from tunebench.tuner.device import device_of
+from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, TunebenchError
+from tunebench.tuner.problem import Problem, problem_distance
+from tunebench.tuner.result import Decision, Ratio
+from tunebench.tuner.settings import Setting, in_force, meta_stands_for
+
+
+def regions_folder() -> Path:
+    """Return the folder of all regions' kernels: beside the results database, or in the user's data folder."""
+    return (file_named(None) or default_file()).parent / "regions"
+
+
+def state_of_regions() -> str:
+    """Return a text that changes with the regions' kernels and with what is best of them."""
+    files = (file for file in regions_folder().glob(f"{PREFIX}*/**/*") if file.suffix in (".py", ".cu", ".json"))
+    stamps = sorted((str(file), file.stat().st_mtime_ns) for file in files)
+    try:
+        results = state_of_best(PREFIX)
+    except DatabaseMissingError:
+        results = ""
+    except DatabaseError as error:
+        warnings.warn(f"graphs are compiled without results for their regions: {error}", RuntimeWarning, stacklevel=2)
+        results = ""
+    return f"tunebench {hashlib.sha256(repr((__version__, stamps, results)).encode()).hexdigest()}"
+
+
+@dataclass
+class RegionCall:
+    """The call of a region's kernel in a compiled graph, whose text has the `repr` of this."""
+
+    folder: str
+    configuration: Mapping[str, Value]
+    _runs: dict[tuple[torch.Size, ...], Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        """Run the kernel; it is loaded in the first call of each shape."""
+        key = tuple([one.shape for one in inputs])
+        run = self._runs.get(key)
+        if run is None:
+            run = self._runs[key] = self._made(inputs)
+        return run(*inputs)
+
+    def _made(self, inputs: tuple[torch.Tensor, ...]) -> Any:
+        module = model_in(Path(self.folder))().eval()
+        problem, device = module.problem(*inputs), device_of(inputs[0].device)
+        if problem is None:  # at another shape than it was measured for
+            return module.reference_forward
+        kernel, configuration = module.kernel, Configuration(self.configuration)
+        if not kernel.space.admits(configuration, problem, device):
+            configuration = kernel.space.default_for(problem, device)
+        compiler = compiler_for(device, languages=kernel.languages)
+        plan = build_plan(kernel, configuration, problem, device, compiler)
+        module.make_ready(plan)
+        return partial(module.tuned_forward, plan)
+
+
+def call_of(region: Region) -> RegionCall | None:
+    """Return the call of a region's kernel, where results say that it is faster than Inductor's own code."""
+    folder = regions_folder() / region.name
+    if not folder.is_dir():
+        return None
+    try:
+        evidence = evidence_for(region, folder)
+    except TunebenchError as error:
+        warnings.warn(f"{folder.name} is left to Inductor: {error}", RuntimeWarning, stacklevel=2)
+        return None
+    if evidence is None or not evidence.is_faster:
+        return None
+    return RegionCall(str(folder), dict(evidence.configuration))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A result that decides between a region's kernel and Inductor's own code.
+
+    Attributes:
+        ratio: of the kernel's speed to that of the reference, or of the reference under torch.compile where it is less.
+    """
+
+    configuration: Configuration
+    ratio: Ratio
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the kernel is faster for certain."""
+        return self.ratio.decision is Decision.FASTER
+
+
+def evidence_for(region: Region, folder: Path) -> Evidence | None:
+    """Return what decides between a region's kernel and Inductor's own code; None where nothing was measured.
+
+    Raises:
+        TunebenchError: the kernel cannot be loaded.
+    """
+    model, device = model_in(folder), device_of(region.device)
+    problem = problem_of(model, region)
+    if problem is None or (region.is_dynamic and model.kernel.compiled_axes):  # no call waits for another build
+        return None
+    known = over_compiled(what_is_known(model.kernel, problem, device))
+    choice = known.evidence()
+    offers = [one for one in (*known.recorded, *known.shipped) if one.over_reference and one.configuration is not None]
+    if choice is None or not offers:
+        return None
+    # Where the choice is none of the kernel's, the nearest result has the ratio by which it was slower.
+    best = min(
+        offers, key=lambda one: (one.configuration != choice.configuration, problem_distance(one.problem, problem))
+    )
+    assert best.configuration is not None and best.over_reference is not None
+    return Evidence(Configuration(best.configuration), best.over_reference)
+
+
+def problem_of(model: type[TunedModule], region: Region) -> Problem | None:
+    """Return the problem of a region's kernel at the sizes of a graph; None where the kernel cannot serve it."""
+    settings = in_force(Setting, region.device.type)
+    inputs = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in region.inputs]
+    with meta_stands_for(region.device.type, settings), torch._subclasses.fake_tensor.unset_fake_temporarily():
+        return model().eval().identify(*inputs)
+
+
+def over_compiled(known: Known) -> Known:
+    """Return what is known where the opponent is the reference under torch.compile, if that is the faster one."""
+
+    def changed(offer: Offer) -> Offer:
+        compiled, reference = offer.over_compiled, offer.over_reference
+        if compiled is None or reference is None:
+            return offer if offer.was_slower else replace(offer, over_reference=None)
+        return replace(offer, over_reference=min(compiled, reference, key=attrgetter("low")))
+
+    return replace(known, recorded=[*map(changed, known.recorded)], shipped=[*map(changed, known.shipped)])
+
+
+def model_in(folder: Path) -> type[TunedModule]:
+    """Return the model of a region's folder as it is now, loaded once."""
+    return _loaded(folder, tuple((file.name, file.stat().st_mtime_ns) for file in sorted(folder.glob("*.*"))))
+
+
+@cache
+def _loaded(folder: Path, _state: tuple[tuple[str, int], ...]) -> type[TunedModule]:
+    return import_model(str(folder))

@@ -1,0 +1,197 @@
+"""Tunes a model: finds its regions, tunes those that take most of its time, and says what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tunebench.db.connection.database import Database
+from tunebench.studies.display.terminal import print_line, print_table
+from tunebench.studies.inductor.find import RegionInModel, find_regions
+from tunebench.studies.inductor.known import Evidence, evidence_for, model_in, problem_of, regions_folder
+from tunebench.studies.inductor.region import Region, Value
+from tunebench.studies.tuning.for_problem import resolve_problem
+from tunebench.studies.tuning.targets import resolve_study
+from tunebench.studies.tuning.tune import Reporter, tune
+from tunebench.studies.writing.loops.lower import UnloweredError
+from tunebench.studies.writing.loops.write import write
+from tunebench.tuner.errors import TunebenchError, first_line
+from tunebench.tuner.reference import load_reference
+from tunebench.tuner.study.study import Ending
+
+LEAST_SECONDS = 40.0
+"""Least seconds of a region, its comparison with Inductor's own code included."""
+_SEARCHED = 0.6
+"""The share of a region's seconds that its study has; the comparison takes the rest."""
+_MANY_TRIALS = 1_000_000
+
+
+@dataclass
+class OptimizedRegion:
+    """A region with what is known of it in the end.
+
+    Attributes:
+        evidence: of its kernel against Inductor's own code; None where there is none.
+        reason: why there is none.
+    """
+
+    found: RegionInModel
+    evidence: Evidence | None = None
+    reason: str = ""
+
+
+@dataclass
+class OptimizeReport:
+    """The regions of a model, those that take longest first."""
+
+    regions: list[OptimizedRegion]
+    interrupted: bool = False
+
+
+class _NoKernelError(TunebenchError):
+    """There is no kernel for a region; the message says why."""
+
+
+def optimize_regions(
+    model: Callable[..., Any], inputs: Sequence[Any], seconds: float, database: Database, reporter: Reporter
+) -> OptimizeReport:
+    """Tune the regions of a model; one of which results are known is not tuned again.
+
+    Args:
+        seconds: of all studies together.
+
+    Raises:
+        TunebenchError: the database cannot be written.
+    """
+    report = OptimizeReport([OptimizedRegion(one) for one in find_regions(model, inputs)])
+    ends = time.monotonic() + seconds
+    waiting = sum(one.found.seconds for one in report.regions)
+    for one in report.regions:
+        left = ends - time.monotonic()
+        share = max(LEAST_SECONDS, left * one.found.seconds / waiting)
+        waiting -= one.found.seconds
+        try:
+            one.evidence = _known(one.found.region)
+            if one.evidence is None and share <= left and not report.interrupted:
+                one.reason = "its study was not conclusive"
+                report.interrupted = _tune(one.found, share, database, reporter)
+                one.evidence = _known(one.found.region)
+            else:
+                one.reason = "no time was left to tune it"
+        except TunebenchError as error:
+            one.reason = first_line(error)
+    return report
+
+
+def _known(region: Region) -> Evidence | None:
+    folder = regions_folder() / region.name
+    return evidence_for(region, folder) if folder.is_dir() else None
+
+
+def _tune(found: RegionInModel, seconds: float, database: Database, reporter: Reporter) -> bool:
+    """Tune a region, and compare the winner with torch.compile's own code; return whether it was interrupted.
+
+    Raises:
+        TunebenchError: there is no kernel for it, or it cannot be tuned.
+    """
+    region, folder = found.region, regions_folder() / found.region.name
+    if not folder.is_dir():
+        write_kernel(found, folder)
+    problem = problem_of(model_in(folder), region)
+    if problem is None:
+        raise _NoKernelError("its kernel does not serve these inputs")
+    options = {"seconds": _SEARCHED * seconds, "trials": _MANY_TRIALS, "device": str(region.device)}
+    (searched,) = tune(resolve_problem(str(folder), problem, options), database, reporter)
+    if searched.outcome.ending is Ending.INTERRUPTED or searched.outcome.best is None or _known(region) is not None:
+        return searched.outcome.ending is Ending.INTERRUPTED
+    (compared,) = tune(resolve_study(searched.study, {"compile": True}), database, reporter)
+    return compared.outcome.ending is Ending.INTERRUPTED
+
+
+def write_kernel(found: RegionInModel, folder: Path) -> None:
+    """Write the folder of a region's kernel.
+
+    Raises:
+        TunebenchError: there is no kernel for it.
+    """
+    text = problem_text(found.region, found.ranges)
+    reference = load_reference(folder / "reference.py", text=text)
+    with FakeTensorMode():
+        inputs = {f"x{place}": one for place, one in enumerate(reference.get_inputs())}
+    try:
+        written = write(folder.name, reference.model(), inputs, "a compiled model")
+    except UnloweredError as error:
+        raise _NoKernelError(f"no kernel: {error}") from error
+    folder.mkdir(parents=True)
+    for name, content in (("reference.py", text), (f"{folder.name}.cu", written.source), ("model.py", written.model)):
+        (folder / name).write_text(content, encoding="utf-8")
+
+
+def values_of_report(report: OptimizeReport) -> list[dict[str, object]]:
+    """Return a report as plain values, for programs."""
+    return [
+        {
+            "region": one.found.region.name,
+            "folder": str(regions_folder() / one.found.region.name),
+            "source": one.found.region.source,
+            "share": one.found.share,
+            "calls": one.found.calls,
+            "inductor_ms": 1e3 * one.found.seconds / one.found.calls,
+            "ratio": None
+            if one.evidence is None
+            else [one.evidence.ratio.value, one.evidence.ratio.low, one.evidence.ratio.high],
+            "is_served": one.evidence is not None and one.evidence.is_faster,
+            "reason": "" if one.evidence else one.reason,
+        }
+        for one in report.regions
+    ]
+
+
+def print_report(report: OptimizeReport, *, verbose: bool = False) -> None:
+    """Print a table of regions: share, times by Inductor's own code and by what serves now, and where they are."""
+    columns = ("region", "share", "calls", "before", "after", "gain", "of the code at")
+    rows = []
+    for one in report.regions:
+        found, evidence = one.found, one.evidence
+        before = 1e3 * found.seconds / found.calls
+        after = before / evidence.ratio.value if evidence and evidence.is_faster else before
+        gain = one.reason if evidence is None else f"{evidence.ratio} {evidence.ratio.decision}"
+        times = (f"{found.share:.1%}", str(found.calls), f"{before:.4g}", f"{after:.4g}")
+        rows.append((found.region.name, *times, gain, found.region.source))
+    if not rows:
+        print_line("no regions: Inductor fuses nothing of this model, or knows no way to compile it")
+        return
+    title = "Regions of the model; ms of a call, before: by Inductor's own code, after: by what serves now"
+    print_table(columns, rows, title, core=len(columns), verbose=verbose)
+
+
+def problem_text(region: Region, ranges: Sequence[tuple[float, float]]) -> str:
+    """Return a region as a problem in KernelBench's form.
+
+    Args:
+        ranges: of the values of its inputs, where it was met.
+    """
+    sizes = list(dict.fromkeys(size for one in region.inputs for size in one.shape if size > 1))
+    names = {size: f"n{place}" for place, size in enumerate(sizes)}
+    drawn = ",\n        ".join(_drawn(one, ends, names) for one, ends in zip(region.inputs, ranges, strict=True))
+    numbers = "".join(f"{name} = {size}\n" for size, name in names.items())
+    inputs = f"def get_inputs():\n    return [\n        {drawn},\n    ]\n"
+    return f"{region.text}\n\n{numbers}\n\n{inputs}\n\ndef get_init_inputs():\n    return []\n"
+
+
+def _drawn(value: Value, ends: tuple[float, float], names: Mapping[int, str]) -> str:
+    """Return Python that draws a tensor like one that was met."""
+    shape = ", ".join(str(names.get(size, size)) for size in value.shape)
+    shape = f"({shape},)" if len(value.shape) == 1 else f"({shape})"
+    if value.dtype is torch.bool:
+        return f"torch.rand({shape}) < 0.5"
+    if not value.dtype.is_floating_point:
+        return f"torch.randint({int(ends[0])}, {int(ends[1]) + 1}, {shape}, dtype={value.dtype})"
+    dtype = "" if value.dtype is torch.float32 else f", dtype={value.dtype}"
+    return f"torch.rand{'' if ends[0] >= 0 else 'n'}({shape}{dtype})"

@@ -1,0 +1,125 @@
+"""The back end of Dynamo's: what it compiles is right, by tuned kernels where results say that they are faster."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from recorded_regions import record
+from torch import nn
+from torch._inductor.utils import run_and_get_code
+from torch.nn import functional
+
+from tunebench.studies.inductor.backend import tunebench
+from tunebench.studies.inductor.find import find_regions
+from tunebench.studies.inductor.known import regions_folder, state_of_regions
+from tunebench.studies.inductor.optimize import write_kernel
+from tunebench.studies.inductor.region import Region
+from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.result import Ratio
+
+pytestmark = pytest.mark.slow
+
+
+class Gate(nn.Module):
+    """A product, and what a model does with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Gate twice: two equal regions."""
+        for _ in range(2):
+            x = functional.silu(self.layer(x)) * y
+        return x
+
+
+def inputs(rows: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(rows, 16), torch.randn(rows, 16)
+
+
+def written(model: nn.Module) -> Region:
+    """Write the kernel of a model's only region."""
+    with torch.no_grad():
+        (report,) = find_regions(model, inputs())
+    assert report.calls == 2
+    write_kernel(report, regions_folder() / report.region.name)
+    return report.region
+
+
+def compiled_code(model: nn.Module, **options: Any) -> tuple[Any, str]:
+    """Return what a compiled model gives, and the program that Inductor wrote."""
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=tunebench, **options)
+    given, (code,) = run_and_get_code(compiled, *inputs())
+    return given, code
+
+
+def test_a_region_is_ours_only_where_it_is_faster_than_inductors_own_code() -> None:
+    model = Gate().eval()
+    with torch.no_grad():
+        wanted, region = model(*inputs()), written(model)
+        given, code = compiled_code(model)
+        assert "RegionCall" not in code
+        torch.testing.assert_close(given, wanted)
+        before = state_of_regions()
+        record(region, Ratio(0.9, 0.88, 0.92, 40, 0.99))
+        assert state_of_regions() != before  # nothing that was compiled without the result is taken from a cache
+        given, code = compiled_code(model)
+        assert "RegionCall" not in code
+        record(region, Ratio(1.2, 1.15, 1.25, 40, 0.99))
+        given, code = compiled_code(model)
+    assert code.count("RegionCall(folder=") == 2
+    assert "cpp_fused" not in code
+    torch.testing.assert_close(given, wanted)
+
+
+def test_a_step_of_training_is_right_where_regions_of_the_backward_are_ours() -> None:
+    model = Gate()
+    given = inputs()
+    reports = find_regions(model, given)
+    for report in reports:
+        with suppress(TunebenchError):
+            write_kernel(report, regions_folder() / report.region.name)
+            record(report.region, Ratio(1.2, 1.15, 1.25, 40, 0.99))
+    wanted = torch.autograd.grad(model(*given).square().sum(), list(model.parameters()))
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=tunebench)
+    output, codes = run_and_get_code(compiled, *given)
+    assert "RegionCall(folder=" in codes[0]
+    found, codes = run_and_get_code(torch.autograd.grad, output.square().sum(), list(model.parameters()))
+    assert "RegionCall(folder=" in codes[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_graph_of_dynamic_shapes_serves_all_of_them() -> None:
+    model = Gate().eval()
+    with torch.no_grad():
+        record(written(model), Ratio(1.2, 1.15, 1.25, 40, 0.99))
+        torch.compiler.reset()
+        compiled = torch.compile(model, backend=tunebench, dynamic=True)
+        for rows in (24, 7, 33):
+            torch.testing.assert_close(compiled(*inputs(rows)), model(*inputs(rows)))
+
+
+def test_a_tensor_keeps_the_order_in_which_it_lies_in_memory() -> None:
+    class Steep(nn.Module):
+        def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return functional.silu(x) * weight[:, None, None]
+
+    given = torch.randn(2, 6, 4, 5).to(memory_format=torch.channels_last), torch.randn(6)
+    with torch.no_grad():
+        (report,) = find_regions(Steep(), given)
+        assert report.region.inputs[0].shape == (2, 4, 5, 6)
+        write_kernel(report, regions_folder() / report.region.name)
+        record(report.region, Ratio(1.2, 1.15, 1.25, 40, 0.99))
+        torch.compiler.reset()
+        found, (code,) = run_and_get_code(torch.compile(Steep(), backend=tunebench), *given)
+    assert "RegionCall(folder=" in code
+    wanted = Steep()(*given)
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found, wanted)

@@ -1,0 +1,141 @@
+"""`optimize`: regions become problems that can be run, are tuned once, and are told as a table."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import CommandLine
+from recorded_regions import record
+from test_package import PROJECT
+from torch._inductor.utils import run_and_get_code
+
+import tunebench
+from tunebench.db.connection.database import open_database
+from tunebench.db.queries.studies import studies
+from tunebench.kernels.runtime.selection import Known, Offer
+from tunebench.studies.inductor import optimize as module
+from tunebench.studies.inductor.backend import tunebench as backend
+from tunebench.studies.inductor.find import find_regions
+from tunebench.studies.inductor.known import RegionCall, over_compiled, regions_folder
+from tunebench.studies.inductor.optimize import problem_text
+from tunebench.studies.inductor.region import Region, Value
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.device import find_device
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.reference import load_reference
+from tunebench.tuner.result import Ratio
+from tunebench.tuner.space import SearchSpace, Tunable
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x)) + x
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_the_entry_point_is_the_back_end() -> None:
+    (name, place), *others = PROJECT["entry-points"]["torch_dynamo_backends"].items()
+    assert (name, others) == ("tunebench", [])
+    assert EntryPoint(name, place, "torch_dynamo_backends").load() is backend
+
+
+def test_a_region_is_a_problem_whose_inputs_are_like_those_that_it_met() -> None:
+    text = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x0, x1, x2, x3):\n"
+    values = (
+        Value("buf0", (0, 1), (5, 7), torch.float32),
+        Value("buf1", (0, 1), (5, 1), torch.bfloat16),
+        Value("buf2", (0,), (5,), torch.int64),
+        Value("buf3", (), (), torch.bool),
+    )
+    region = Region(text + "        return x0\n", values, values[:1], (), torch.device("cpu"), False, "")
+    made = problem_text(region, [(-2.0, 2.0), (0.0, 1.0), (3.0, 4.0), (0.0, 1.0)])
+    reference = load_reference(Path("reference.py"), text=made)
+    assert reference.sizes == {"n0": 5, "n1": 7}
+    drawn = reference.make_inputs(0, torch.device("cpu"))
+    assert [(one.dtype, tuple(one.shape)) for one in drawn] == [(one.dtype, one.shape) for one in values]
+    assert drawn[0].min() < 0 <= drawn[1].min()
+    assert set(drawn[2].tolist()) <= {3, 4}
+
+
+def test_a_call_is_written_as_python() -> None:
+    call = RegionCall("/a/region_1", {"block_size": 64})
+    assert eval(repr(call), {"RegionCall": RegionCall}) == call
+
+
+@pytest.mark.parametrize(
+    "compiled, reference, wanted",
+    [(1.2, 3.0, 1.2), (1.2, 1.1, 1.1), (0.9, 3.0, 0.9), (None, 3.0, None), (None, 0.5, 0.5)],
+)
+def test_the_opponent_is_the_faster_one(compiled: float | None, reference: float, wanted: float | None) -> None:
+    def ratio(value: float | None) -> Ratio | None:
+        return None if value is None else Ratio(value, 0.99 * value, 1.01 * value, 40, 0.99)
+
+    cpu, problem = find_device("cpu"), Problem({"n": 4})
+    winner = Configuration({"block": 64})
+    offer = Offer(winner, problem, cpu.name, cpu.architecture, "trial 1", (), ratio(reference), ratio(compiled))
+    known = over_compiled(Known(SearchSpace((Tunable("block", (64,)),)), problem, cpu, [offer], []))
+    assert known.recorded[0].over_reference == ratio(wanted)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("nothing.py", "nothing.py: cannot read it"),
+        ("model.py --seconds -1", "'--seconds'"),
+        ("model.py --device cuda:99", "cuda:99"),
+    ],
+)
+def test_a_question_that_is_wrong_is_one_line(
+    run: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+    assert message in run("optimize", *arguments.split()).error
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_studies")
+def test_regions_are_tuned_and_told(run: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAST_SECONDS", 4.0)
+    file = tmp_path / "model.py"
+    file.write_text(MODEL, encoding="utf-8")
+    done = run("optimize", file, "--device", "cpu", "--seconds", "6")
+    assert done.code == 0, done.err
+    assert "region_" in done.out and "model.py:11" in done.out
+    with open_database(read_only=True) as database:
+        (study,) = studies(database)
+    assert study.kernel in done.out and study.trials > 0
+
+
+@pytest.mark.slow
+def test_what_was_tuned_is_not_tuned_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL, encoding="utf-8")
+    reference = load_reference(file)
+    model, given = reference.make_model(0, torch.device("cpu")).eval(), reference.make_inputs(0, torch.device("cpu"))
+    with torch.no_grad():
+        (found,) = find_regions(model, given)
+        module.write_kernel(found, regions_folder() / found.region.name)
+        record(found.region, Ratio(1.25, 1.2, 1.3, 40, 0.99))
+        compiled, codes = run_and_get_code(lambda: tunebench.optimize(model, *given, seconds=100)(*given))
+        torch.testing.assert_close(compiled, model(*given))
+    assert "RegionCall(folder=" in codes[-1]  # the first is of the model as Inductor runs it
+    assert "1.250× [1.200, 1.300] faster" in capsys.readouterr().out
+    with open_database(read_only=True) as database:
+        assert len(studies(database)) == 1
