@@ -31,14 +31,13 @@ def over_elements(name: str) -> _Part:
     return (Tunable(f"{name}_threads", (64, 128, 256, 512, 1024), default=256),), ()
 
 
-def over_rows(name: str, *, along: bool, parts: int = 0) -> _Part:
+def over_rows(name: str, *, rows: int, lanes: int, parts: int = 0) -> _Part:
     """Return the tunables of a pass that reduces rows, and their constraints.
 
     Args:
-        along: whether neighbours in memory are elements of one row, so that many threads (`lanes`) have a row.
-        parts: how many blocks a row has by default, of a pass that may divide them; 0 of another.
+        rows, lanes: by default, the rows of a block and the threads of each of them.
+        parts: by default, the blocks of a row, of a pass that may divide them; 0 of another.
     """
-    rows, lanes = (1, 256) if along else (64, 4)
     names = (f"{name}_rows", f"{name}_lanes")
     tunables: tuple[Tunable, ...] = Tunable(names[0], _MANY[:9], default=rows), Tunable(names[1], _MANY, default=lanes)
     if parts:

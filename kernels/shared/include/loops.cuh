@@ -30,6 +30,11 @@ template <class T> __device__ __forceinline__ T checked(T place, long long size)
     }
     return place;
 }
+__device__ __forceinline__ void require(bool holds) {
+    if (!holds) {
+        __trap();
+    }
+}
 // The value of a function where a condition holds, which alone calls it.
 template <class Function, class Other>
 __device__ __forceinline__ auto when(bool condition, Other other, Function function) -> decltype(function()) {

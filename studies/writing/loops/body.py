@@ -248,6 +248,10 @@ class Handler(DefaultHandler):
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
         """Leave it: `checked` does."""
 
+    def device_assert_async(self, cond: str, msg: str) -> None:  # noqa: ARG002
+        """Have the kernel trap where a condition of the model's does not hold."""
+        self.lines.statements.append(f"require({cond});")
+
     def load(self, name: str, index: sympy.Expr) -> str:
         """Return an element of a buffer, or what was stored there."""
         text: str = self.nest.load(self, name, index)

@@ -76,6 +76,15 @@ _RESIZING = (
 )
 
 
+_PRODUCTS: Mapping[Any, str] = {
+    _aten.mm.out: "torch.mm",
+    _aten.bmm.out: "torch.bmm",
+    _aten.addmm.out: "torch.addmm",
+    _aten.baddbmm.out: "torch.baddbmm",
+}
+"""Products that a library makes between passes, by what Inductor calls, with torch's function."""
+
+
 def _decompositions() -> dict[Any, Any]:
     """Inductor's decompositions, and those of what it leaves to other libraries."""
     return {
@@ -127,12 +136,32 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Product:
+    """A product of matrices that a library makes.
+
+    Attributes:
+        name: of its result.
+        function: of torch's.
+        inputs: tensors, or views of them.
+        numbers: named arguments.
+    """
+
+    name: str
+    function: str
+    inputs: tuple[ir.IRNode, ...]
+    numbers: Mapping[str, float]
+
+
+Nest = tuple[SchedulerNode, ...]
+
+
+@dataclass(frozen=True)
 class Lowered:
     """A model's loop nests.
 
     Attributes:
         graph: Inductor's, for what a buffer's layout is.
-        nests: in order, each of nodes that are fused.
+        nests: in order, each of nodes that are fused, and products between them.
         places: of the graph's inputs, by their names in it.
         shapes: of the inputs that are arguments of `forward`, by those names.
         result: what the model returns.
@@ -140,7 +169,7 @@ class Lowered:
     """
 
     graph: GraphLowering
-    nests: tuple[tuple[SchedulerNode, ...], ...]
+    nests: tuple[Nest | Product, ...]
     places: Mapping[str, Place]
     shapes: Mapping[str, Sequence[Any]]
     result: ir.IRNode
@@ -277,12 +306,24 @@ def _as_inductor(fake: Any) -> Iterator[None]:
         yield
 
 
-def _nests(graph: GraphLowering) -> Iterator[tuple[SchedulerNode, ...]]:
+def _nests(graph: GraphLowering) -> Iterator[Nest | Product]:
     for one in graph.scheduler.nodes:
+        if isinstance(one.node, ir.ExternKernelOut) and one.node.op_overload in _PRODUCTS:
+            made = one.node
+            numbers = {name: value for name, value in made.kwargs.items() if value != 1}
+            yield Product(
+                made.get_name(),
+                _PRODUCTS[made.op_overload],
+                tuple(one for one in made.inputs if isinstance(one, ir.IRNode)),
+                numbers,
+            )
+            continue
         nodes: list[SchedulerNode] = []
         for node in one.get_nodes():
             if not isinstance(node, SchedulerNode):
                 name = getattr(getattr(node.node, "op_overload", None), "__name__", type(node.node).__name__)
                 raise UnloweredError(name.split(".")[0])
+            if type(getattr(node.node, "layout", None)) not in (ir.FixedLayout, ir.FlexibleLayout):
+                raise UnloweredError("a tensor that is written into")
             nodes.append(node)
         yield tuple(nodes)

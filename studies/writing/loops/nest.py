@@ -8,6 +8,7 @@ several blocks may have one each: a second entry point leaves what a block makes
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from tunebench.studies.writing.loops.body import Handler, Lines, cast, run_body, type_of
 from tunebench.studies.writing.loops.domain import Domain, hint, simplified
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
-from tunebench.studies.writing.loops.lower import UnloweredError, group_of
+from tunebench.studies.writing.loops.lower import Nest, UnloweredError, group_of
 
 _K, _R = sympy.symbols("k r", integer=True, nonnegative=True)
 _INDENT = "    "
@@ -30,9 +31,8 @@ _LEAST_ROWS = 64
 """Least number of rows whose elements may be computed where the rows are reduced: so many blocks keep a device busy."""
 _LOOP = "for (index_t r = lane; r < reduced; r += lanes) {"
 _JOIN = re.compile(r"(\w+) = threads::join<(.*)>\(\1\);")
-_MOST_SPLIT, _LEAST_PART, _BLOCKS = 4096, 1024, 512
-"""Most rows that several blocks may have each, least elements of a row for each block, how many blocks are enough."""
-Nest = tuple[SchedulerNode, ...]
+_MOST_SPLIT, _LEAST_PART, _BLOCKS, _THREADS = 4096, 1024, 512, 1 << 18
+"""Most rows that several blocks may have each, least elements of a row for each, enough blocks, enough threads."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Pass:
         text: of the entry point.
         tensors: its parameters.
         kept, reduced: how many elements it keeps, and how many of each it reduces; None of a pass without reductions.
-        neighbours_are_lanes: whether neighbours in memory are elements of one row.
+        rows, lanes: how many a block had better have, and how many threads each of them.
         does: the operations, by torch's names.
         joins: how many values of a row are joined where several blocks may have it; 0 where one has.
         parts: how many blocks it had better have then.
@@ -67,7 +67,8 @@ class Pass:
     tensors: tuple[Tensor, ...]
     kept: sympy.Expr
     reduced: sympy.Expr | None
-    neighbours_are_lanes: bool
+    rows: int
+    lanes: int
     does: tuple[str, ...]
     joins: int = 0
     parts: int = 1
@@ -218,16 +219,26 @@ class NestWriter:
             tensors,
             self.kept,
             self.reduced,
-            neighbours,
+            *self._usual_threads(neighbours),
             tuple(dict.fromkeys(name for node in self.nodes for name in _operations(node))),
             joins,
-            self._usual_parts(neighbours) if joins else 1,
+            self._usual_parts(self._usual_threads(neighbours)[0]) if joins else 1,
         )
 
-    def _usual_parts(self, along: bool) -> int:
+    def _usual_threads(self, along: bool) -> tuple[int, int]:
+        """Return rows and lanes of a block of 256 threads: lanes for long rows, or for few of them."""
+        if self.reduced is None:
+            return 256, 1
+        kept, reduced = hint(self.kept), hint(self.reduced)
+        wanted = reduced // 4 if along else min(reduced // 4, 32, _THREADS // max(1, kept))
+        lanes = 1 << min(8, max(0, wanted.bit_length() - 1))
+        rows = min(256 // lanes, 1 << max(0, kept - 1).bit_length())
+        return max(rows, -(-32 // lanes)), lanes
+
+    def _usual_parts(self, rows: int) -> int:
         """Return how many blocks a row has, a power of two, so that some hundreds are busy."""
-        rows = max(1, hint(self.kept) // (1 if along else 64))
-        most = max(1, min(_BLOCKS // rows, hint(self.reduced) // _LEAST_PART))
+        blocks = -(-hint(self.kept) // rows)
+        most = max(1, min(_BLOCKS // blocks, hint(self.reduced) // _LEAST_PART))
         return 1 << min(8, most.bit_length() - 1)
 
     def _is_loop(self, step: int) -> bool:
@@ -355,15 +366,17 @@ class NestWriter:
         return tuple(Tensor(name, self.kinds[name], name in written) for name in dict.fromkeys(names))
 
     def _neighbours_are_lanes(self) -> bool:
-        """Whether more tensors have neighbours along the rows than across them."""
+        """Whether more elements that are read and written have neighbours along the rows than across them."""
         if self.reduced is None:
             return False
         votes = 0
         for place in self.places:
-            for symbol in place.free_symbols & {_K, _R, *self.handler.ranges}:
+            symbols = place.free_symbols & {_K, _R, *self.handler.ranges}
+            elements = math.prod(hint(self.domain.ranges.get(one, self.reduced)) for one in symbols)
+            for symbol in symbols:
                 if coefficient(place, symbol) == 1:
-                    votes += 1 if str(symbol) in self.along_rows else -1
-        return votes >= 0
+                    votes += elements if str(symbol) in self.along_rows else -elements
+        return votes > 0
 
     def _entries(self, lines: Sequence[str], tensors: Sequence[Tensor], along: bool, joins: int) -> str:
         """The entry point; of rows that several blocks may have, those of their parts and of what joins them too."""

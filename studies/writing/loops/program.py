@@ -18,8 +18,8 @@ from tunebench.kernels.blocks.block import fast_math_line
 from tunebench.studies.writing.loops.body import TEXTS, type_of
 from tunebench.studies.writing.loops.domain import hint
 from tunebench.studies.writing.loops.expressions import cpp, python, tidy
-from tunebench.studies.writing.loops.lower import Lowered, UnloweredError
-from tunebench.studies.writing.loops.nest import Nest, Pass, Tensor, UnfusedError, may_join, nest_pass
+from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, UnloweredError
+from tunebench.studies.writing.loops.nest import Pass, Tensor, UnfusedError, may_join, nest_pass
 from tunebench.tuner.space import CPP_WORDS
 
 _TAKEN = frozenset(
@@ -57,6 +57,7 @@ class Program:
         dimensions: of the arguments, how many.
         conditions: of the arguments, as Python expressions that are true where the passes serve.
         lines: of Python, that launch the passes and return the result.
+        left: the products that torch makes between them.
     """
 
     passes: tuple[Pass, ...]
@@ -65,6 +66,7 @@ class Program:
     dimensions: Mapping[str, int]
     conditions: tuple[str, ...]
     lines: tuple[str, ...]
+    left: tuple[str, ...] = ()
 
 
 class ProgramWriter:
@@ -78,6 +80,7 @@ class ProgramWriter:
         self.lowered = lowered
         self.prefix = prefix
         self.names = self._symbols()
+        self.texts = {**self.names, **self._replaced()}
 
     def write(self) -> Program:
         """Return the program.
@@ -89,47 +92,59 @@ class ProgramWriter:
         with V.set_graph_handler(lowered.graph):
             main = self._main()
             result, resulting = self._result(lowered.result)
-            changed = {self._result(node)[0] for node in lowered.changes.values()}
-            kinds = self._kinds(main, {result, *changed})
-            passes = self._passes(main, kinds, {result, *changed})
+            shaped = {result, *(self._result(node)[0] for node in lowered.changes.values())}
+            for one in lowered.nests:
+                if isinstance(one, Product):
+                    shaped |= {one.name, *_reads(one)}
+            kinds = self._kinds(main, shaped)
+            steps = self._steps(main, kinds, shaped)
+            passes = tuple(one for one in steps if isinstance(one, Pass))
+            products = [one for one in steps if isinstance(one, Product)]
             if not passes:
                 raise UnloweredError("nothing")
-            lines = [*self._launches(passes, {result, *changed}), *self._changes(), f"return {resulting}"]
+            if any(V.graph.get_dtype(one.name) != main for one in products):
+                raise UnloweredError("a product of another type")
             return Program(
                 tuple(replace(one, text=self._in_cpp(one.text)) for one in passes),
                 tuple(dict.fromkeys(self._counts(passes))),
                 self._sizes(),
                 {name: len(shape) for name, shape in lowered.shapes.items()},
                 tuple(self._conditions()),
-                tuple(lines),
+                (*self._launches(steps, shaped), *self._changes(), f"return {resulting}"),
+                tuple(dict.fromkeys(one.function.removeprefix("torch.") for one in products)),
             )
 
-    def _passes(self, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]) -> list[Pass]:
-        """Return the passes: of Inductor's nests, and of several of them where they have the same rows."""
+    def _steps(self, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]) -> list[Pass | Product]:
+        """Return passes of Inductor's nests, and of several of them where they have the same rows; and products."""
 
-        def made(number: int, nests: Sequence[Nest], at: int) -> Pass:
+        def made(number: int, nests: Sequence[Nest | Product], at: int) -> Pass | Product:
+            nest = nests[at]
+            if isinstance(nest, Product):
+                return nest
             others = [one for place, one in enumerate(nests) if place != at]
             needed = set(results).union(*(_reads(one) for one in others))
-            return nest_pass(f"{self.prefix}_{number}", nests[at], main, needed, kinds)
+            return nest_pass(f"{self.prefix}_{number}", nest, main, needed, kinds)
 
-        nests: list[Nest] = []
+        nests: list[Nest | Product] = []
         for nest in self.lowered.nests:
             try:
                 made(0, [nest], 0)
                 nests.append(nest)
             except UnfusedError:
-                nests += [(node,) for node in nest]
+                nests += [(node,) for node in nest] if not isinstance(nest, Product) else []
         at = 0
         while at < len(nests):
+            first = nests[at]
             for other in range(at + 1, len(nests)):
-                between = set().union(*(_writes(one) for one in nests[at + 1 : other]))
-                if _reads(nests[other]) & between or not may_join(nests[at], nests[other]):
+                later, between = nests[other], set().union(*(_writes(one) for one in nests[at + 1 : other]))
+                if isinstance(first, Product) or isinstance(later, Product) or _reads(later) & between:
                     continue
-                joined = [*nests[:at], (*nests[at], *nests[other]), *nests[at + 1 : other], *nests[other + 1 :]]
-                with contextlib.suppress(UnfusedError):
-                    made(0, joined, at)
-                    nests = joined
-                    break
+                if may_join(first, later):
+                    joined = [*nests[:at], (*first, *later), *nests[at + 1 : other], *nests[other + 1 :]]
+                    with contextlib.suppress(UnfusedError):
+                        made(0, joined, at)
+                        nests = joined
+                        break
             else:
                 at += 1
         return [made(number + 1, nests, number) for number in range(len(nests))]
@@ -143,18 +158,34 @@ class ProgramWriter:
                     names.setdefault(size.node.expr, f"{argument}_{at}")
         return names
 
+    def _replaced(self) -> dict[sympy.Symbol, str]:
+        """Texts of sizes that torch has found to be made of others."""
+        environment = self.lowered.graph.sizevars.shape_env
+        found = {}
+        for symbol in environment.replacements:
+            size = environment.replace(symbol)
+            if size.free_symbols <= self.names.keys() and not size.has(sympy.Function):
+                found[symbol] = f"({self._named(cpp(size), self.names)})"
+        return found
+
+    @staticmethod
+    def _named(text: str, names: Mapping[sympy.Symbol, str]) -> str:
+        for symbol, name in names.items():
+            text = re.sub(rf"\b{symbol}\b", name, text)
+        return text
+
     def _main(self) -> torch.dtype:
-        """The type that the source calls `scalar_t`."""
-        dtypes = [V.graph.get_dtype(name) for name in self.lowered.places if self.lowered.places[name].is_input]
-        found = [one for one in [self.lowered.result.get_dtype(), *dtypes] if one.is_floating_point]
-        return found[0] if found else torch.float32
+        """The type that the source calls `scalar_t`: of the inputs, or else of what the model holds."""
+        names = sorted(self.lowered.places, key=lambda name: not self.lowered.places[name].is_input)
+        dtypes = [*map(V.graph.get_dtype, names), self.lowered.result.get_dtype()]
+        return next((one for one in dtypes if one.is_floating_point), torch.float32)
 
     def _kinds(self, main: torch.dtype, outside: Set[str]) -> dict[str, str]:
         """The types of the elements of all buffers in memory.
 
         What only passes read is of the type that is computed in, where it is small beside the largest tensor.
         """
-        own = [name for nest in self.lowered.nests for node in nest for name in node.get_buffer_names()]
+        own = [name for nest in self.lowered.nests for name in _writes(nest)]
         counts = {name: hint(V.graph.get_numel(name)) for name in [*self.lowered.places, *own]}
         kinds = {}
         for name, count in counts.items():
@@ -186,9 +217,14 @@ class ProgramWriter:
         return self._renamed(python(tidy(expression)))
 
     def _renamed(self, text: str) -> str:
-        """A text with the names of sizes for torch's symbols."""
-        for symbol, name in self.names.items():
-            text = re.sub(rf"\b{symbol}\b", name, text)
+        """A text with the names of sizes for torch's symbols.
+
+        Raises:
+            UnloweredError: a size has none.
+        """
+        text = self._named(text, self.texts)
+        if unknown := re.search(r"\b[su]\d+\b", text):
+            raise UnloweredError(f"the size {unknown[0]}, which no argument has")
         return text
 
     def _in_cpp(self, text: str) -> str:
@@ -204,9 +240,14 @@ class ProgramWriter:
         texts = [self._python(one) for one in sizes]
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
-    def _launches(self, passes: Sequence[Pass], results: Set[str]) -> Iterator[str]:
+    def _launches(self, steps: Sequence[Pass | Product], results: Set[str]) -> Iterator[str]:
         made: set[str] = set()
-        for one in passes:
+        for one in steps:
+            if isinstance(one, Product):
+                inputs = [self._result(given)[1] for given in one.inputs]
+                inputs += [f"{name}={value!r}" for name, value in one.numbers.items()]
+                yield f"{one.name} = {one.function}({', '.join(inputs)})"
+                continue
             for tensor in one.tensors:
                 if tensor.is_written and tensor.name not in made:
                     made.add(tensor.name)
@@ -274,11 +315,15 @@ class ProgramWriter:
             yield self._renamed(cpp(tidy(one)))
 
 
-def _reads(nest: Nest) -> set[str]:
+def _reads(nest: Nest | Product) -> set[str]:
+    if isinstance(nest, Product):
+        return {one.get_name() for one in nest.inputs}
     return {dep.name for node in nest for dep in node.read_writes.reads}
 
 
-def _writes(nest: Nest) -> set[str]:
+def _writes(nest: Nest | Product) -> set[str]:
+    if isinstance(nest, Product):
+        return {nest.name}
     return {name for node in nest for name in node.get_buffer_names()}
 
 

@@ -59,12 +59,12 @@ class Written:
     Attributes:
         model: of `model.py`.
         source: of the `.cu`.
-        does: the operations that it does, by torch's names.
+        left: the products that torch makes between the passes.
     """
 
     model: str
     source: str
-    does: tuple[str, ...]
+    left: tuple[str, ...]
 
 
 def write(name: str, model: nn.Module, inputs: Mapping[str, Any], source: str) -> Written:
@@ -108,7 +108,7 @@ class Behind:
         problem: the body of its method `problem`, in which `{given}` are the arguments that the block takes.
         after: the statements behind the block's own forward, by which the value is `value`.
         source: CUDA C++ that stands behind the block's.
-        does: the operations, by torch's names.
+        left: the products that torch makes between the passes.
     """
 
     head: tuple[str, ...]
@@ -116,7 +116,7 @@ class Behind:
     problem: tuple[str, ...]
     after: tuple[str, ...]
     source: str
-    does: tuple[str, ...]
+    left: tuple[str, ...]
 
 
 def behind(traced: Traced, last: str) -> Behind:
@@ -156,8 +156,12 @@ def behind(traced: Traced, last: str) -> Behind:
         tuple(problem),
         tuple(_body(programs)),
         source_of(list(programs.values()), is_alone=False),
-        tuple(dict.fromkeys(done for one in passes for done in one.does)),
+        _left(programs),
     )
+
+
+def _left(programs: Mapping[str, Program]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for program in programs.values() for name in program.left))
 
 
 def _marked(traced: Traced, last: str, training: bool) -> nn.Module:
@@ -222,7 +226,7 @@ def _written(
         checks=_checks(programs, modes),
         body="\n".join(f"        {one}" for one in body),
     )
-    return Written(text, texts, tuple(dict.fromkeys(done for one in passes for done in one.does)))
+    return Written(text, texts, _left(programs))
 
 
 def _plain(value: object) -> str:
@@ -247,7 +251,7 @@ def _part(one: Pass) -> str:
     if one.reduced is None:
         return f'loops.over_elements("{one.name}"),'
     parts = f", parts={one.parts}" if one.joins else ""
-    return f'loops.over_rows("{one.name}", along={one.neighbours_are_lanes}{parts}),'
+    return f'loops.over_rows("{one.name}", rows={one.rows}, lanes={one.lanes}{parts}),'
 
 
 def _checks(programs: Mapping[str, Program], modes: Sequence[str]) -> str:

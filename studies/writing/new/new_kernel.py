@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -120,28 +120,40 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
         raise UserError(f"{problem}: its Model has a '{hidden[0]}' of its own, which every kernel has: rename it")
     source = "a sample" if problem.parent == folder else problem.name
     drafts = draft(traced, block)
-    reasons = []
+    reasons: list[str] = []
     # What a block does whole is best, then what passes do, alone or behind a block, then what leaves something.
     attempts = [partial(_of_block, traced, core, source) for core in drafts.cores if not core.left]
     if block is None:
-        if not any(core.block in ("Linear", "Conv") for core in drafts.cores):
-            attempts.append(partial(_of_passes, traced, source))
         attempts += [partial(_of_block_and_passes, traced, core, source) for core in drafts.cores if _has_passes(core)]
+        attempts.append(partial(_of_passes, traced, source))
     attempts += [partial(_of_block, traced, core, source) for core in drafts.cores if core.left]
-    for attempt in attempts:
-        try:
-            made = attempt(folder.name)
-        except UnloweredError as error:
-            reasons.append(f"no loop nest has {error}")
-            continue
+    for made in _drafts(attempts, folder.name, reasons):
         _write(folder, {"reference.py": text, **made.files})
         checked = check(folder, made.left_nodes, made.rewrite)
         if not (why := checked.reason or made.why_nothing_is_gained(checked)):
+            if made.core is None and made.left:
+                checked = replace(checked, left_share=None)  # the nodes of passes are not the trace's
             return NewKernel(folder, made.block, made.left, hidden=drafts.hidden, checked=checked)
         reasons.append(why)
     reason = [*reasons, drafts.reason][0]
     _write(folder, {"reference.py": text, **texts_by_hand(folder.name, traced, reason, source)})
     return NewKernel(folder, "", reason=reason)
+
+
+def _drafts(attempts: Iterable[Callable[[str], _Draft]], name: str, reasons: list[str]) -> Iterator[_Draft]:
+    """Yield what attempts write, those last that leave something to torch; reasons of the others are added."""
+    partly = []
+    for attempt in attempts:
+        try:
+            made = attempt(name)
+        except UnloweredError as error:
+            reasons.append(f"no loop nest has {error}")
+            continue
+        if made.left:
+            partly.append(made)
+        else:
+            yield made
+    yield from partly
 
 
 @dataclass(frozen=True)
@@ -177,7 +189,7 @@ def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
         raise UnloweredError("another number of arguments than get_inputs() gives, or of results")
     written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)
     rewrite = partial(_rewritten, lambda other: _of_passes(other, source, name))
-    return _Draft({"model.py": written.model, f"{name}.cu": written.source}, PASSES, rewrite=rewrite)
+    return _Draft({"model.py": written.model, f"{name}.cu": written.source}, PASSES, written.left, rewrite=rewrite)
 
 
 def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> _Draft:
@@ -190,7 +202,7 @@ def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> 
         return _of_block_and_passes(other, cores[0], source, name)
 
     files = {"model.py": model_text(name, traced, core, source, made), f"{name}.cu": made.source}
-    return _Draft(files, f"{core.block} and passes", rewrite=partial(_rewritten, again))
+    return _Draft(files, f"{core.block} and passes", made.left, rewrite=partial(_rewritten, again))
 
 
 def _rewritten(make_draft: Callable[[Traced], _Draft], reference: Reference, folder: Path) -> Path:

@@ -23,7 +23,8 @@ def lines_about(made: NewKernel) -> Iterator[str]:
         at = ", ".join(f"{name}={size:g}" for name, size in (checked.sizes or {}).items())
         yield f"agrees with the reference in eval and train mode on the CPU, at {at or 'its own sizes'}"
     if made.left:
-        yield f"TODO in model.py: torch still does {', '.join(made.left)}{_share(checked.left_share)}"
+        todo = "" if "asses" in made.block else "TODO in model.py: "
+        yield f"{todo}torch still does {', '.join(made.left)}{_share(checked.left_share)}"
     if made.hidden:
         yield f"no kernel of more of it: {made.hidden}"
     yield f"next: tunebench tune {folder}"

@@ -61,7 +61,7 @@ def plan_of(cases: Mapping[str, Case], programs: Mapping[str, Program], folder: 
     parts = [
         loops.over_elements(one.name)
         if one.reduced is None
-        else loops.over_rows(one.name, along=one.neighbours_are_lanes, parts=one.parts if one.joins else 0)
+        else loops.over_rows(one.name, rows=one.rows, lanes=one.lanes, parts=one.parts if one.joins else 0)
         for one in passes
     ]
     space = loops.space(*parts)
