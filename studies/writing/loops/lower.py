@@ -35,6 +35,7 @@ from torch.hub import tqdm  # type: ignore[attr-defined]
 from torch.utils._ordered_set import OrderedSet
 
 _SETTINGS: dict[str, Any] = {
+    "unroll_reductions_threshold": 1,
     "split_reductions": False,  # how many blocks a row has is a tunable
     "layout_optimization": False,
     "comprehensive_padding": False,

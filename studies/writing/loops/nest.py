@@ -441,6 +441,8 @@ class NestWriter:
                 "const bool is_first = lane == 0 && own < kept;",
             ]
             threads = f"{self.name}_rows * {self.name}_lanes"
+        if not any("is_first" in line for line in body):
+            head = [line for line in head if "is_first" not in line]
         return (
             f'extern "C" __global__ void __launch_bounds__({threads})\n'
             f"    {name}({parameters}) {{\n{_indented(chr(10).join([*head, *body]))}\n}}\n"

@@ -55,8 +55,10 @@ def run(cases: Mapping[str, Case], folder: Path, **chosen: int) -> dict[str, tor
     return results
 
 
-def plan_of(cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, **chosen: int) -> Plan:
-    """Build the source of all programs."""
+def kernel_of(
+    cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path
+) -> tuple[Kernel, dict[str, int]]:
+    """Return one kernel of all programs, and the sizes that are constants of its binary."""
     passes = [one for program in programs.values() for one in program.passes]
     parts = [
         loops.over_elements(one.name)
@@ -73,9 +75,22 @@ def plan_of(cases: Mapping[str, Case], programs: Mapping[str, Program], folder: 
     if "fast_math" not in (source := source_of(list(programs.values()))):
         source = f"constexpr bool fast_math = false;\n{source}"
     kernel = Kernel.declare(
-        str(folder / "programs.py"), SearchSpace(space.tunables), source=source, texts={}, compiled_axes=tuple(sizes)
+        str(folder / "programs.py"),
+        SearchSpace(space.tunables),
+        source=source,
+        texts={},
+        compiled_axes=tuple(sizes),
+        dtypes=("float32", "float64", "float16", "bfloat16"),
     )
-    given = {one.name: value for one in space.tunables for end, value in chosen.items() if one.name.endswith(end)}
+    return kernel, sizes
+
+
+def plan_of(cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, **chosen: int) -> Plan:
+    """Build the source of all programs."""
+    kernel, sizes = kernel_of(cases, programs, folder)
+    given = {
+        one.name: value for one in kernel.space.tunables for end, value in chosen.items() if one.name.endswith(end)
+    }
     problem, device, compiler = Problem(sizes, "float32", {}), find_device("cpu"), CpuCompiler()
     configuration = {**kernel.space.default, **given}
     build = compiler.compile(kernel.variant(configuration, problem, device.architecture))

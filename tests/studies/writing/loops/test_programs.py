@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs import Case, run
+from programs import Case, kernel_of, program_of, run
 from torch import nn
 from torch.nn import functional
+
+from tunebench.studies.writing.loops.lower import UnloweredError
+from tunebench.tuner.compile.nvrtc import NvrtcCompiler
+from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.problem import Problem
 
 MODELS = {
     "softmax_of_channels": (lambda x: torch.softmax(x, 1), (3, 5, 7)),
@@ -73,3 +78,44 @@ def test_passes_compute_what_torch_does(chosen: dict[str, int], tmp_path: Path) 
         torch.testing.assert_close(
             results[name], wanted, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+@pytest.mark.slow
+def test_passes_are_built_for_every_gpu_and_type(nvrtc: NvrtcCompiler, tmp_path: Path) -> None:
+    made = cases()
+    kernel, sizes = kernel_of(made, {name: program_of(case, name) for name, case in made.items()}, tmp_path)
+    for architecture in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"):
+        for dtype in kernel.dtypes if architecture == "sm_90" else ("bfloat16",):
+            variant = kernel.variant(Configuration(kernel.space.default), Problem(sizes, dtype, {}), architecture)
+            assert nvrtc.compile(variant).figures
+
+
+def test_a_product_is_made_between_passes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = Case(TwoProducts(), {"product_x": torch.randn(5, 8)})
+    program = program_of(case, "product")
+    assert program.left == ("addmm", "mm") and len(program.passes) == 2
+    found = run({"product": case}, tmp_path)["product"]
+    assert isinstance(found, torch.Tensor)
+    torch.testing.assert_close(found, case.model(case.inputs["product_x"]))
+
+
+class TwoProducts(nn.Module):
+    """Two layers with functions behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 12), nn.Linear(12, 6, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.second(torch.relu(self.first(x))), -1)
+
+
+def test_what_has_no_loops_says_why() -> None:
+    for function, reason in (
+        (lambda x: torch.sort(x, 1).values, "sort"),
+        (lambda x: (x, x + 1), "more than one result"),
+        (lambda x: x.index_put((torch.tensor([0]),), torch.tensor(1.0)), "a tensor that"),
+    ):
+        with pytest.raises(UnloweredError, match=reason):
+            program_of(Case(Called(function), {"x": torch.randn(4, 6)}), "none")
