@@ -150,7 +150,7 @@ class Conv(Block):
         height, width = geometry.kernel[-2:]
         axes = {"batch": x.shape[0], "in_channels": channels, **sides, "out_channels": filters}
         axes |= {"kernel_height": height, "kernel_width": width, **unusual_axes(geometry)}
-        options = {"input": own, "output": layout, "precision": precision_of(x, layer)}
+        options = {**found.options, "input": own, "output": layout, "precision": precision_of(x, layer)}
         return replace(found, axes=axes, options=options)
 
     def _misfit(self, inputs: tuple[Any, ...], output: tuple[int, ...], layout: str) -> str:

@@ -18,7 +18,9 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 _Part = tuple[tuple[Tunable, ...], tuple[Constraint, ...]]
 _MOST_BYTES = 24
 """Upper limit of the bytes of a value that is joined."""
-_MANY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_MANY = (1, 4, 16, 64, 256, 1024)
+THREADS = "element_threads"
+"""The tunable of all passes over elements."""
 
 
 def fast_math() -> _Part:
@@ -26,29 +28,37 @@ def fast_math() -> _Part:
     return fast_math_tunables(["exp(x)"])
 
 
-def over_elements(name: str) -> _Part:
-    """Return the tunables of a pass that computes elements, a thread each."""
-    return (Tunable(f"{name}_threads", (64, 128, 256, 512, 1024), default=256),), ()
+def over_elements() -> _Part:
+    """Return the tunable of all passes that compute elements, a thread each: the threads of a block."""
+    return (Tunable(THREADS, (64, 128, 256, 512, 1024), default=256),), ()
 
 
-def over_rows(name: str, *, rows: int, lanes: int, parts: int = 0) -> _Part:
+def over_rows(name: str, *, rows: int, lanes: int, parts: int = 0, freely: bool = True) -> _Part:
     """Return the tunables of a pass that reduces rows, and their constraints.
 
     Args:
         rows, lanes: by default, the rows of a block and the threads of each of them.
         parts: by default, the blocks of a row, of a pass that may divide them; 0 of another.
+        freely: whether each has all of its values; else, of one of many passes, whose choices multiply, the lanes are
+            these or four times as many, and nothing else is tuned.
     """
     names = (f"{name}_rows", f"{name}_lanes")
-    tunables: tuple[Tunable, ...] = Tunable(names[0], _MANY[:9], default=rows), Tunable(names[1], _MANY, default=lanes)
+    several = sorted({*_MANY, lanes}) if freely else [lanes, 4 * lanes]
+    tunables = [
+        Tunable(names[0], tuple(sorted({*_MANY[:-1], rows})) if freely else (rows,), default=rows),
+        Tunable(names[1], tuple(several), default=lanes),
+    ]
     if parts:
-        tunables = (*tunables, Tunable(f"{name}_parts", _MANY[:9], default=parts))
-    return tunables, (constraints.block_fits(*names), constraints.fills_warps(*names))
+        tunables.append(
+            Tunable(f"{name}_parts", tuple(sorted({1, parts, 4 * parts})) if freely else (parts,), default=parts)
+        )
+    return tuple(tunables), (constraints.block_fits(*names), constraints.fills_warps(*names))
 
 
 def space(*parts: _Part) -> SearchSpace:
     """Return the space of several passes."""
-    tunables = tuple(one for part in parts for one in part[0])
-    return SearchSpace(tunables, tuple(one for part in parts for one in part[1]))
+    tunables = {one.name: one for part in parts for one in part[0]}
+    return SearchSpace(tuple(tunables.values()), tuple(one for part in parts for one in part[1]))
 
 
 def sized(problem: Problem | None, **sizes: int) -> Problem | None:
@@ -68,7 +78,7 @@ def launch(
     """
     if kept == 0:
         return
-    rows = plan.integer(f"{name}_threads") if reduced is None else plan.integer(f"{name}_rows")
+    rows = plan.integer(THREADS) if reduced is None else plan.integer(f"{name}_rows")
     threads = rows * (1 if reduced is None else plan.integer(f"{name}_lanes"))
     blocks, parts = ceil_div(kept, rows), plan.integer(f"{name}_parts") if joins else 1
     if parts == 1:

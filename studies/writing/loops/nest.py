@@ -423,12 +423,12 @@ class NestWriter:
         if self.reduced is None:
             head = [
                 f"constexpr index_t kept = {kept};",
-                f"const index_t k = index_t(blockIdx.x) * {self.name}_threads + threadIdx.x;",
+                "const index_t k = index_t(blockIdx.x) * element_threads + threadIdx.x;",
                 "if (k >= kept) {",
                 "return;",
                 "}",
             ]
-            threads = f"{self.name}_threads"
+            threads = "element_threads"
         else:
             parts = f", parts = {self.name}_parts" if name != self.name else ""
             head = [

@@ -52,6 +52,10 @@ class ModelNew(TunedModule, Model):
 '''
 
 
+_FREE = 2
+"""Upper limit of the passes over rows that are tuned each for itself."""
+
+
 @dataclass(frozen=True)
 class Written:
     """The texts of a kernel of passes.
@@ -133,7 +137,7 @@ def behind(traced: Traced, last: str) -> Behind:
     passes = [one for program in programs.values() for one in program.passes]
     sizes = tuple(dict.fromkeys(size for program in programs.values() for size in program.sizes))
     modes = [mode for mode in programs if mode]
-    parts = [_part(one) for one in passes]
+    parts = _parts(passes, is_alone=False)
     numbers = [f'    "{key}": {_plain(value)},' for key, value in numbers_of(traced.model).items()]
     head = ["SPACE = loops.space(", *(f"    {one}" for one in parts), ")", "", "NUMBERS = {", *numbers, "}"]
     given = f"sizes={_listed(sizes)}" + (f", modes={_listed(modes)}" if len(modes) > 1 else "")
@@ -209,7 +213,7 @@ def _written(
     else:
         declared.append('dtypes=("float32", "float64", "float16", "bfloat16"),')
     fast = "loops.fast_math(), " if has_fast_form([one.text for one in passes]) else ""
-    parts = [_part(one) for one in passes]
+    parts = _parts(passes, is_alone=True)
     body = _body(programs)
     numbers = ["{", *(f'    "{key}": {_plain(value)},' for key, value in numbers_of(model).items()), "}"]
     text = _MODEL.format(
@@ -247,11 +251,15 @@ def _written_axes(axes: Mapping[str, object]) -> str:
     return "{" + ", ".join(f'"{name}": {_plain(of_one)}' for name, of_one in axes.items()) + "}"
 
 
-def _part(one: Pass) -> str:
-    if one.reduced is None:
-        return f'loops.over_elements("{one.name}"),'
-    parts = f", parts={one.parts}" if one.joins else ""
-    return f'loops.over_rows("{one.name}", rows={one.rows}, lanes={one.lanes}{parts}),'
+def _parts(passes: Sequence[Pass], is_alone: bool) -> list[str]:
+    """The parts of the space of passes, whose choices multiply with those of a block in front of them."""
+    rows = [one for one in passes if one.reduced is not None]
+    freely = "" if is_alone and len(rows) <= _FREE else ", freely=False"
+    lines = ["loops.over_elements(),"] if len(rows) < len(passes) else []
+    for one in rows:
+        parts = f", parts={one.parts}" if one.joins else ""
+        lines.append(f'loops.over_rows("{one.name}", rows={one.rows}, lanes={one.lanes}{parts}{freely}),')
+    return lines
 
 
 def _checks(programs: Mapping[str, Program], modes: Sequence[str]) -> str:

@@ -61,7 +61,7 @@ def kernel_of(
     """Return one kernel of all programs, and the sizes that are constants of its binary."""
     passes = [one for program in programs.values() for one in program.passes]
     parts = [
-        loops.over_elements(one.name)
+        loops.over_elements()
         if one.reduced is None
         else loops.over_rows(one.name, rows=one.rows, lanes=one.lanes, parts=one.parts if one.joins else 0)
         for one in passes
