@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tunebench.kernels.blocks.block import fast_math_tunables
+from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Plan, ceil_div
@@ -61,9 +62,16 @@ def space(*parts: _Part) -> SearchSpace:
     return SearchSpace(tuple(tunables.values()), tuple(one for part in parts for one in part[1]))
 
 
-def sized(problem: Problem | None, **sizes: int) -> Problem | None:
-    """Return a problem with sizes that are constants of its passes."""
-    return None if problem is None else replace(problem, axes={**problem.axes, **sizes})
+def sized(model: TunedModule, problem: Problem | None, **sizes: int) -> Problem | None:
+    """Return a block's problem with sizes that are constants of the passes behind it.
+
+    None, with a reason, where the block's output is not contiguous, as a convolution's is for channels-last filters.
+    """
+    if problem is None:
+        return None
+    if problem.options.get("output", "nchw") != "nchw":
+        return model.unserved("the passes are for contiguous tensors")
+    return replace(problem, axes={**problem.axes, **sizes})
 
 
 def launch(

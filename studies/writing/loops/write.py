@@ -153,7 +153,7 @@ def behind(traced: Traced, last: str) -> Behind:
     ]
     places = {size: place for program in programs.values() for size, place in program.sizes.items()}
     named = ", ".join(f"{size}={argument}.shape[{at}]" for size, (argument, at) in places.items())
-    problem.append(f"return loops.sized(super().problem({{given}}), {named})")
+    problem.append(f"return loops.sized(self, super().problem({{given}}), {named})")
     return Behind(
         tuple(head),
         (f"passes = blocks.Passes(SPACE, {given})",),

@@ -710,3 +710,16 @@ def test_a_kernel_of_less_than_can_be_measured_is_not_written(
     assert (
         new_kernel.why_nothing_is_gained(replace(core, done=("relu", "exp")), Checked(left_share=left_share)) == reason
     )
+
+
+@pytest.mark.slow
+def test_passes_behind_a_convolution_are_drop_ins_in_both_modes(tmp_path: Path) -> None:
+    made = "self.conv = nn.Conv2d(6, 8, 3, padding=1); self.bn = nn.BatchNorm2d(8)"
+    forward = "return torch.amax(torch.softmax(self.bn(nn.functional.mish(self.conv(x)) * self.slope), 1), dim=(2, 3))"
+    file = problem(tmp_path, forward, made, inputs="torch.randn(4, 6, 12, 10)")
+    written = tunebench.new(tmp_path / "mine", problem=file)
+    assert (written.block, written.left) == ("Conv and passes", ())
+    reports = tunebench.check(tmp_path / "mine", device="cpu")
+    assert len(reports) == 2
+    for report in reports:
+        assert report.verdict.passed, report
