@@ -2,7 +2,8 @@
 
 Each operation that torch itself has samples of (`torch.testing._internal.common_methods_invocations`) is lowered with
 its first samples in float32, and what becomes passes is compared with torch on the CPU, fifty programs in a source.
-Prints the operations that differ, the reasons of those that become none, and counts.
+Prints the operations that differ, the reasons of those that become none, and counts. Torch's samples need the package
+expecttest.
 """
 
 from __future__ import annotations
