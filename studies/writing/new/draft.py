@@ -40,7 +40,7 @@ _FORMATS = {
     "conv": (torch.contiguous_format, torch.channels_last, torch.channels_last_3d),
 }
 """In which a block's input has to lie in memory, where it does not take any."""
-_NOTHING = "no block does any of its operations"
+NOTHING = "no block does any of its operations"
 _TRIANGLES = {"triu": "upper", "tril": "lower"}
 _NORMS_BEHIND: Mapping[type | None, str] = {nn.BatchNorm1d: "batch_norm_at", nn.GroupNorm: "group_norm_at"}
 
@@ -304,7 +304,7 @@ def _rows_from(traced: Traced, given: Given) -> Core:
 
 def _pointwise(traced: Traced) -> Core:
     """The part that begins with the argument of `forward`, or with what torch makes of it, and has most operations."""
-    return _best(traced, _pointwise_from, _NOTHING)
+    return _best(traced, _pointwise_from, NOTHING)
 
 
 def _pointwise_from(traced: Traced, given: Given) -> Core:
@@ -322,7 +322,7 @@ def _pointwise_from(traced: Traced, given: Given) -> Core:
 
     core = _cut_and_written(traced, "pointwise", anchor, given, write)
     if core.attributes[0][1] == given.name:
-        raise UntranslatedError(_NOTHING)
+        raise UntranslatedError(NOTHING)
     return core
 
 

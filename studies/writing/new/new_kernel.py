@@ -17,7 +17,7 @@ from tunebench.studies.writing.loops.lower import UnloweredError
 from tunebench.studies.writing.loops.write import behind, write
 from tunebench.studies.writing.new.check import Checked, Rewrite, check
 from tunebench.studies.writing.new.core import Core
-from tunebench.studies.writing.new.draft import BLOCKS, draft
+from tunebench.studies.writing.new.draft import BLOCKS, NOTHING, draft
 from tunebench.studies.writing.new.hidden_names import hidden_names
 from tunebench.studies.writing.new.problem_text import SAMPLES
 from tunebench.studies.writing.new.trace import Traced, trace
@@ -121,13 +121,14 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
     source = "a sample" if problem.parent == folder else problem.name
     drafts = draft(traced, block)
     reasons: list[str] = []
+    unlowered: list[str] = []
     # What a block does whole is best, then what passes do, alone or behind a block, then what leaves something.
     attempts = [partial(_of_block, traced, core, source) for core in drafts.cores if not core.left]
     if block is None:
         attempts += [partial(_of_block_and_passes, traced, core, source) for core in drafts.cores if _has_passes(core)]
         attempts.append(partial(_of_passes, traced, source))
     attempts += [partial(_of_block, traced, core, source) for core in drafts.cores if core.left]
-    for made in _drafts(attempts, folder.name, reasons):
+    for made in _drafts(attempts, folder.name, unlowered):
         _write(folder, {"reference.py": text, **made.files})
         checked = check(folder, made.left_nodes, made.rewrite)
         if not (why := checked.reason or made.why_nothing_is_gained(checked)):
@@ -135,7 +136,8 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
                 checked = replace(checked, left_share=None)  # the nodes of passes are not the trace's
             return NewKernel(folder, made.block, made.left, hidden=drafts.hidden, checked=checked)
         reasons.append(why)
-    reason = [*reasons, drafts.reason][0]
+    of_blocks = [] if drafts.cores or drafts.reason == NOTHING else [drafts.reason]
+    reason = [*of_blocks, *reasons, *unlowered, drafts.reason][0]
     _write(folder, {"reference.py": text, **texts_by_hand(folder.name, traced, reason, source)})
     return NewKernel(folder, "", reason=reason)
 
