@@ -241,7 +241,11 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     places = {name: place for name, place in places.items() if name not in {node.name for node in unused}}
     outputs = dict(zip((one.target for one in signature.output_specs), graph.graph_outputs, strict=True))
     kinds = [one.kind for one in signature.output_specs]
-    if kinds.count(OutputKind.USER_OUTPUT) != 1 or set(kinds) - {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}:
+    if (
+        not exported.call_spec.out_spec.is_leaf()
+        or kinds.count(OutputKind.USER_OUTPUT) != 1
+        or set(kinds) - {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}
+    ):
         raise UnloweredError("more than one result")
     changes = {str(one.target): outputs[one.target] for one in signature.output_specs if one.target is not None}
     shapes = {
