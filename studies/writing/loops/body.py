@@ -64,7 +64,6 @@ _INTEGERS = {
     torch.bool: "bool",
 }
 _SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_NAME = re.compile(r"\b[a-z]+_?\d+\b")
 _JOINS = {"sum": "Sum", "prod": "Product", "max": "Max", "min": "Min", "any": "Any", "xor_sum": "Parity"}
 _LONGEST = 90
 

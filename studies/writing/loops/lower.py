@@ -1,7 +1,7 @@
 """Lowers a model by torch's own compiler, to the loop nests that Inductor would write code for.
 
 Inductor's decompositions, type promotion, index arithmetic and fusion are taken as they are; only the code is ours. Its
-classes are no public interface: all that is read of them is in this folder, and its tests run on each of CI's versions.
+classes are no public interface: all that is read of them is in this folder and in `studies/inductor`.
 """
 
 from __future__ import annotations
@@ -236,9 +236,9 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
         mark.replace_all_uses_with(given)
         places[given.name] = Place(GIVEN, is_input=True)
         module.graph.eliminate_dead_code()
-    unused = [node for node in module.graph.find_nodes(op="placeholder") if not node.users]
+    unused = {node.name for node in module.graph.find_nodes(op="placeholder") if not node.users}
     graph = _lowered(module)
-    places = {name: place for name, place in places.items() if name not in {node.name for node in unused}}
+    places = {name: place for name, place in places.items() if name not in unused}
     outputs = dict(zip((one.target for one in signature.output_specs), graph.graph_outputs, strict=True))
     kinds = [one.kind for one in signature.output_specs]
     if (

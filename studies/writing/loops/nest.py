@@ -87,8 +87,9 @@ class NestWriter:
     """Writes one nest.
 
     Args:
-        needed: buffers that something behind the nest reads.
-        written_by_rows: buffers that hold results of reductions, in the type that is computed in.
+        main: the type that the source calls `scalar_t`.
+        needed: buffers that something else reads.
+        kinds: of the elements of all buffers.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class NestWriter:
         self.along_rows = {str(_R), *(str(one) for one, _ in self.domain.reduced_dimensions)}
         self.head = Lines()
 
-    # What the handler asks.
+    # The handler calls the methods from here to `write`.
 
     def load(self, handler: Handler, name: str, index: sympy.Expr) -> str:
         """Return an element of a buffer, or what was stored there in this step."""
@@ -199,8 +200,6 @@ class NestWriter:
         )
         return name
 
-    # The text.
-
     def write(self) -> Pass:
         """Return the pass."""
         steps = self._steps()
@@ -212,6 +211,7 @@ class NestWriter:
         lines = self._without_unneeded([*places, *texts])
         tensors = self._tensors(lines)
         neighbours = self._neighbours_are_lanes()
+        rows, lanes = self._usual_threads(neighbours)
         joins = self._joins(steps)
         return Pass(
             self.name,
@@ -219,10 +219,11 @@ class NestWriter:
             tensors,
             self.kept,
             self.reduced,
-            *self._usual_threads(neighbours),
+            rows,
+            lanes,
             tuple(dict.fromkeys(name for node in self.nodes for name in _operations(node))),
             joins,
-            self._usual_parts(self._usual_threads(neighbours)[0]) if joins else 1,
+            self._usual_parts(rows) if joins else 1,
         )
 
     def _usual_threads(self, along: bool) -> tuple[int, int]:
@@ -270,7 +271,7 @@ class NestWriter:
                 else:
                     earliest = max(earliest, known if known % 2 or self.reduced is None else known + 1)
             steps[node.get_name()] = earliest
-        # What precedes the first loop has a step of its own.
+        # Nodes that precede the first loop have a step of their own.
         if self.reduced is not None:
             steps = {name: step + 2 for name, step in steps.items()}
         return steps

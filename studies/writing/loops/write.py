@@ -175,11 +175,11 @@ def _marked(traced: Traced, last: str, training: bool) -> nn.Module:
     copies: dict[fx.Node, fx.Node] = {}
     result = graph.graph_copy(traced.graph, copies)
     for node, copy in copies.items():
-        for place in node.meta.get("training", ()):
+        for place in node.meta.get("training", ()) if training else ():
             at: Any = place
             if isinstance(at, int):
-                copy.update_arg(at, not copy.args[at] if training else copy.args[at])
-            elif training:
+                copy.update_arg(at, not copy.args[at])
+            else:
                 copy.update_kwarg(at, not copy.kwargs[at])
     graph.output(result)
     (made,) = (copy for node, copy in copies.items() if node.name == last)
@@ -212,15 +212,15 @@ def _written(
         declared.append(f"dtypes={_listed([str(main).removeprefix('torch.')])},")
     else:
         declared.append('dtypes=("float32", "float64", "float16", "bfloat16"),')
-    fast = "loops.fast_math(), " if has_fast_form([one.text for one in passes]) else ""
-    parts = _parts(passes, is_alone=True)
+    fast = ["loops.fast_math(),"] if has_fast_form([one.text for one in passes]) else []
+    parts = [*fast, *_parts(passes, is_alone=True)]
     body = _body(programs)
     numbers = ["{", *(f'    "{key}": {_plain(value)},' for key, value in numbers_of(model).items()), "}"]
     text = _MODEL.format(
         name=name,
         count="a pass" if len(passes) == 1 else f"{len(passes)} passes",
         source=source,
-        parts="\n".join(f"    {one}" for one in [*([fast.strip()] if fast else []), *parts]),
+        parts="\n".join(f"    {one}" for one in parts),
         numbers="\n".join(numbers) if len(numbers) > 2 else "{}",
         declared="\n".join(f"        {one}" for one in declared),
         taken=", ".join(

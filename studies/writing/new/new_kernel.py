@@ -122,7 +122,7 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
     drafts = draft(traced, block)
     reasons: list[str] = []
     unlowered: list[str] = []
-    # What a block does whole is best, then what passes do, alone or behind a block, then what leaves something.
+    # A block that does all of it is best, then passes behind a block or alone, then whatever leaves something to torch.
     attempts = [partial(_of_block, traced, core, source) for core in drafts.cores if not core.left]
     if block is None:
         attempts += [partial(_of_block_and_passes, traced, core, source) for core in drafts.cores if _has_passes(core)]
