@@ -57,7 +57,7 @@ class Program:
         dimensions: of the arguments, how many.
         conditions: of the arguments, as Python expressions that are true where the passes serve.
         lines: of Python, that launch the passes and return the result.
-        left: the products that torch makes between them.
+        left: the products that torch makes between them, as often as they are there.
     """
 
     passes: tuple[Pass, ...]
@@ -111,7 +111,7 @@ class ProgramWriter:
                 {name: len(shape) for name, shape in lowered.shapes.items()},
                 tuple(self._conditions()),
                 (*self._launches(steps, shaped), *self._changes(), f"return {resulting}"),
-                tuple(dict.fromkeys(one.function.removeprefix("torch.") for one in products)),
+                tuple(one.function.removeprefix("torch.") for one in products),
             )
 
     def _steps(self, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]) -> list[Pass | Product]:

@@ -63,7 +63,7 @@ class Written:
     Attributes:
         model: of `model.py`.
         source: of the `.cu`.
-        left: the products that torch makes between the passes.
+        left: the products that torch makes between the passes, as often as they are there.
     """
 
     model: str
@@ -112,7 +112,7 @@ class Behind:
         problem: the body of its method `problem`, in which `{given}` are the arguments that the block takes.
         after: the statements behind the block's own forward, by which the value is `value`.
         source: CUDA C++ that stands behind the block's.
-        left: the products that torch makes between the passes.
+        left: the products that torch makes between the passes, as often as they are there.
     """
 
     head: tuple[str, ...]
@@ -165,7 +165,7 @@ def behind(traced: Traced, last: str) -> Behind:
 
 
 def _left(programs: Mapping[str, Program]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for program in programs.values() for name in program.left))
+    return max((program.left for program in programs.values()), key=len)
 
 
 def _marked(traced: Traced, last: str, training: bool) -> nn.Module:

@@ -134,7 +134,8 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
         if not (why := checked.reason or made.why_nothing_is_gained(checked)):
             if made.core is None and made.left:
                 checked = replace(checked, left_share=None)  # the nodes of passes are not the trace's
-            return NewKernel(folder, made.block, made.left, hidden=drafts.hidden, checked=checked)
+            left = tuple(dict.fromkeys(made.left))
+            return NewKernel(folder, made.block, left, hidden=drafts.hidden, checked=checked)
         reasons.append(why)
     of_blocks = [] if drafts.cores or drafts.reason == NOTHING else [drafts.reason]
     reason = [*of_blocks, *reasons, *unlowered, drafts.reason][0]
@@ -143,7 +144,7 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
 
 
 def _drafts(attempts: Iterable[Callable[[str], _Draft]], name: str, reasons: list[str]) -> Iterator[_Draft]:
-    """Yield what attempts write, those last that leave something to torch; reasons of the others are added."""
+    """Yield what attempts write, in the order of how much they leave to torch; reasons of the others are added."""
     partly = []
     for attempt in attempts:
         try:
@@ -155,7 +156,7 @@ def _drafts(attempts: Iterable[Callable[[str], _Draft]], name: str, reasons: lis
             partly.append(made)
         else:
             yield made
-    yield from partly
+    yield from sorted(partly, key=lambda made: len(made.left_nodes or made.left))
 
 
 @dataclass(frozen=True)

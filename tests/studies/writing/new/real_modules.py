@@ -210,8 +210,8 @@ class Model(nn.Module):
 """,
         "torch.randn(8, 32)",
         "[32]",
-        block="Pointwise",
-        left=("Linear",),
+        block="Passes",
+        left=("addmm",),
     ),
     "groups and finish of its own": RealModule(
         """
