@@ -44,6 +44,7 @@ class Program:
         dimensions: of the arguments, how many.
         conditions: of the arguments, as Python expressions that are true where the passes serve.
         lines: of Python, that launch the passes and return the result.
+        returns: the type of the result.
         left: the products that torch makes between them, as often as they are there.
     """
 
@@ -53,6 +54,7 @@ class Program:
     dimensions: Mapping[str, int]
     conditions: tuple[str, ...]
     lines: tuple[str, ...]
+    returns: str
     left: tuple[str, ...] = ()
 
 
@@ -77,9 +79,9 @@ class ProgramWriter:
         """
         lowered = self.lowered
         with V.set_graph_handler(lowered.graph):
+            results = [self._result(node) for node in lowered.results]
             main = self._main()
-            result, resulting = self._result(lowered.result)
-            shaped = {result, *(self._result(node)[0] for node in lowered.changes.values())}
+            shaped = {name for name, _ in results} | {self._result(node)[0] for node in lowered.changes.values()}
             for one in lowered.nests:
                 if isinstance(one, Product):
                     shaped |= {one.name, *_reads(one)}
@@ -97,7 +99,12 @@ class ProgramWriter:
                 self._sizes(),
                 {name: len(shape) for name, shape in lowered.shapes.items()},
                 tuple(self._conditions()),
-                (*self._launches(steps, shaped), *self._changes(), f"return {resulting}"),
+                (
+                    *self._launches(steps, shaped),
+                    *self._changes(),
+                    f"return {lowered.form.format(*(text for _, text in results))}",
+                ),
+                "torch.Tensor" if lowered.form == "{0}" else "object",
                 tuple(one.function.removeprefix("torch.") for one in products),
             )
 
@@ -164,7 +171,7 @@ class ProgramWriter:
     def _main(self) -> torch.dtype:
         """The type that the source calls `scalar_t`: of the inputs, or else of what the model holds."""
         names = sorted(self.lowered.places, key=lambda name: not self.lowered.places[name].is_input)
-        dtypes = [*map(V.graph.get_dtype, names), self.lowered.result.get_dtype()]
+        dtypes = [*map(V.graph.get_dtype, names), *(one.get_dtype() for one in self.lowered.results)]
         return next((one for one in dtypes if one.is_floating_point), torch.float32)
 
     def _kinds(self, main: torch.dtype, outside: Set[str]) -> dict[str, str]:

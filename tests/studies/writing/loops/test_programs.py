@@ -120,10 +120,28 @@ class TwoProducts(nn.Module):
         return torch.softmax(self.second(torch.relu(self.first(x))), -1)
 
 
+def test_several_results_are_returned_in_their_form(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = Case(
+        Called(lambda x: ((x + 1, [x.sum(1)]), {"as it is": x, "half": x[:, :4]})), {"several_x": torch.randn(5, 8)}
+    )
+    found: object = run({"several": case}, tmp_path)["several"]
+    torch.testing.assert_close(found, case.model(case.inputs["several_x"]))
+
+
+def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = Case(
+        Called(lambda x: torch.minimum(x, torch.tensor(0.25)) * torch.tensor([3])), {"number_x": torch.randn(5, 8)}
+    )
+    found = run({"number": case}, tmp_path)["number"]
+    torch.testing.assert_close(found, case.model(case.inputs["number_x"]))
+
+
 def test_what_has_no_loops_says_why() -> None:
     for function, reason in (
         (lambda x: torch.sort(x, 1).values, "sort"),
-        (lambda x: (x, x + 1), "more than one result"),
+        (lambda x: (x + 1, x.shape[0]), "a result that is no tensor"),
         (lambda x: x.index_put((torch.tensor([0]),), torch.tensor(1.0)), "a tensor that"),
     ):
         with pytest.raises(UnloweredError, match=reason):
