@@ -230,8 +230,9 @@ class _Writer:
                 self._names[node] = f"y{name[1:]}"
                 lines.append(f"{self._names[node]} = {name}.permute{inverse(value.order)}")
         lines += [f"{self._named(one)} = {self._call(one)}" for one in nodes]
+        # Operations leave other strides than Inductor gives a buffer: each result is made to lie as its buffer does.
         made = [
-            name if value.is_plain else f"{name}.permute{value.order}.contiguous()"
+            f"{name}{'' if value.is_plain else f'.permute{value.order}'}.contiguous()"
             for name, value in ((self._names[one], value) for one, value in ends.items())
         ]
         return head + "".join(f"        {line}\n" for line in (*lines, f"return {', '.join(made)}"))

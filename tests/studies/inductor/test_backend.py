@@ -123,3 +123,20 @@ def test_a_tensor_keeps_the_order_in_which_it_lies_in_memory() -> None:
     wanted = Steep()(*given)
     assert found.stride() == wanted.stride()
     torch.testing.assert_close(found, wanted)
+
+
+def test_a_result_lies_as_its_buffer_does_whatever_strides_its_operations_leave() -> None:
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            z = x.transpose(1, 2) * 2 + y  # lies as x does, but for Inductor as y
+            return z.transpose(1, 2).reshape(-1, 12) @ weight, z.sum(-1)
+
+    given = torch.randn(2, 5, 3, 4), torch.randn(2, 3, 5, 4), torch.randn(12, 6)
+    with torch.no_grad():
+        for report in find_regions(Turned(), given):
+            write_kernel(report, regions_folder() / report.region.name)
+            record(report.region, Ratio(1.2, 1.15, 1.25, 40, 0.99))
+        torch.compiler.reset()
+        found, (code,) = run_and_get_code(torch.compile(Turned(), backend=tunebench), *given)
+    assert code.count("RegionCall(folder=") == 2
+    torch.testing.assert_close(found, Turned()(*given))
