@@ -128,7 +128,7 @@ def _emit_probed(backend: Any, own: Callable[[Any], None], node: Any) -> None:
 
 
 def find_regions(model: Callable[..., Any], inputs: Sequence[Any]) -> list[RegionInModel]:
-    """Return a model's regions, equal ones once, those that take most of its time first."""
+    """Return a model's regions, those that are equal at equal sizes once; the ones that take most of its time first."""
     global _probe  # noqa: PLW0603 - compiled graphs find it by its name
     _probe = Probe()
 
@@ -140,10 +140,11 @@ def find_regions(model: Callable[..., Any], inputs: Sequence[Any]) -> list[Regio
     run()
     calls = min((_probe.seconds_of(run) for _ in range(_FORWARDS)), key=lambda one: sum(took for _, took in one))
     whole = min(_whole(run) for _ in range(_FORWARDS))
-    found: dict[str, RegionInModel] = {}
+    found: dict[object, RegionInModel] = {}
     for number, took in calls:
         region = _probe.regions[number]
-        report = found.setdefault(region.name, RegionInModel(region, _probe.ranges[number]))
+        sizes = tuple(one.shape for one in region.inputs)
+        report = found.setdefault((region.name, sizes), RegionInModel(region, _probe.ranges[number]))
         report.calls += 1
         report.seconds += took
         report.share += took / max(whole, took)

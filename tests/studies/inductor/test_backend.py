@@ -140,3 +140,15 @@ def test_a_result_lies_as_its_buffer_does_whatever_strides_its_operations_leave(
         found, (code,) = run_and_get_code(torch.compile(Turned(), backend=tunebench), *given)
     assert code.count("RegionCall(folder=") == 2
     torch.testing.assert_close(found, Turned()(*given))
+
+
+def test_a_region_at_other_sizes_has_a_study_of_its_own() -> None:
+    model = Gate().eval()
+
+    def twice(*given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return model(*given[:2]), model(*given[2:])
+
+    with torch.no_grad():
+        reports = find_regions(twice, (*inputs(), *inputs(8)))
+    assert len({one.region.name for one in reports}) == 1
+    assert sorted((one.region.inputs[0].shape, one.calls) for one in reports) == [((8, 16), 2), ((24, 16), 2)]
