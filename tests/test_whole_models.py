@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from recorded_regions import record
-from tests.benchmarks.models import main, made
+from tests.benchmarks.models import made, main
 from tests.benchmarks.rows import read_rows
 
 from tunebench.studies.inductor.find import find_regions

@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch._inductor.virtualized import V
 from torch.utils._pytree import tree_leaves
 
-from tunebench.studies.inductor.backend import compile_with, region_or_none
+from tunebench.studies.inductor.backend import compile_with, modes_options, region_or_none
 from tunebench.studies.inductor.region import Region
 
 _FORWARDS = 3
@@ -127,13 +127,18 @@ def _emit_probed(backend: Any, own: Callable[[Any], None], node: Any) -> None:
     wrapper.writeline(f"probe().end({number})")
 
 
-def find_regions(model: Callable[..., Any], inputs: Sequence[Any]) -> list[RegionInModel]:
-    """Return a model's regions, those that are equal at equal sizes once; the ones that take most of its time first."""
+def find_regions(model: Callable[..., Any], inputs: Sequence[Any], mode: str | None = None) -> list[RegionInModel]:
+    """Return a model's regions, those that are equal at equal sizes once; the ones that take most of its time first.
+
+    Args:
+        mode: of `torch.compile`, which decides what is fused; without its CUDA graphs, in which nothing can be probed.
+    """
     global _probe  # noqa: PLW0603 - compiled graphs find it by its name
     _probe = Probe()
+    patches = {**modes_options(mode), "triton.cudagraphs": False, "fx_graph_cache": False}
 
     def backend(graph: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
-        return compile_with(_emit_probed, "probe", graph, given, {"fx_graph_cache": False})
+        return compile_with(_emit_probed, "probe", graph, given, patches)
 
     compiled = torch.compile(model, backend=backend)
     run = functools.partial(_run, compiled, inputs)

@@ -59,17 +59,23 @@ class _NoKernelError(TunebenchError):
 
 
 def optimize_regions(
-    model: Callable[..., Any], inputs: Sequence[Any], seconds: float, database: Database, reporter: Reporter
+    model: Callable[..., Any],
+    inputs: Sequence[Any],
+    seconds: float,
+    database: Database,
+    reporter: Reporter,
+    mode: str | None = None,
 ) -> OptimizeReport:
     """Tune the regions of a model; one of which results are known is not tuned again.
 
     Args:
         seconds: of all studies together.
+        mode: of `torch.compile`, in which the model will run.
 
     Raises:
         TunebenchError: the database cannot be written.
     """
-    report = OptimizeReport([OptimizedRegion(one) for one in find_regions(model, inputs)])
+    report = OptimizeReport([OptimizedRegion(one) for one in find_regions(model, inputs, mode)])
     ends = time.monotonic() + seconds
     waiting = sum(one.found.seconds for one in report.regions)
     for one in report.regions:

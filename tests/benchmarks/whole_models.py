@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -155,7 +156,7 @@ class DLRMTower(nn.Module):
 
     @staticmethod
     def _layers(widths: list[int]) -> nn.Sequential:
-        pairs = zip(widths, widths[1:], strict=False)
+        pairs = pairwise(widths)
         return nn.Sequential(*(one for pair in pairs for one in (nn.Linear(*pair), nn.ReLU())))
 
     def forward(self, dense: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
