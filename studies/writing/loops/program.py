@@ -57,17 +57,22 @@ class Program:
     returns: str
     left: tuple[str, ...] = ()
 
+    def renamed(self, prefix: str) -> Program:
+        """Return the program with another prefix of its passes' names."""
+        own = re.compile(r"\bpass(?=_\d+(_(rows|lanes|parts?|join))?\b)")
+        passes = tuple(
+            replace(one, name=own.sub(prefix, one.name), text=own.sub(prefix, one.text)) for one in self.passes
+        )
+        return replace(
+            self, passes=passes, lines=tuple(re.sub(r'"pass(?=_\d)', f'"{prefix}', one) for one in self.lines)
+        )
+
 
 class ProgramWriter:
-    """Writes a program.
+    """Writes a program; its entry points are named `pass_1` and so on."""
 
-    Args:
-        prefix: of the names of entry points and their tunables.
-    """
-
-    def __init__(self, lowered: Lowered, prefix: str) -> None:
+    def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
-        self.prefix = prefix
         self.names = self._symbols()
         self.texts = {**self.names, **self._replaced()}
 
@@ -117,7 +122,7 @@ class ProgramWriter:
                 return nest
             others = [one for place, one in enumerate(nests) if place != at]
             needed = set(results).union(*(_reads(one) for one in others))
-            return nest_pass(f"{self.prefix}_{number}", nest, main, needed, kinds)
+            return nest_pass(f"pass_{number}", nest, main, needed, kinds)
 
         nests: list[Nest | Product] = []
         for nest in self.lowered.nests:

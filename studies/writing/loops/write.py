@@ -90,16 +90,16 @@ def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) 
     errors = []
     for mode in ("eval", "train"):
         try:
-            programs[mode] = ProgramWriter(lower(model_in(mode == "train"), inputs), "pass").write()
+            programs[mode] = ProgramWriter(lower(model_in(mode == "train"), inputs)).write()
         except UnloweredError as error:
             errors.append(error)
     if not programs:
         raise errors[0]
-    if len(programs) == 2:
-        if programs["eval"] == programs["train"]:
-            return {"": programs["eval"]}
-        return {mode: ProgramWriter(lower(model_in(mode == "train"), inputs), mode).write() for mode in programs}
-    return programs
+    if len(programs) < 2:
+        return programs
+    if programs["eval"] == programs["train"]:
+        return {"": programs["eval"]}
+    return {mode: program.renamed(mode) for mode, program in programs.items()}
 
 
 @dataclass(frozen=True)
