@@ -124,8 +124,7 @@ def _tune(found: RegionInModel, seconds: float, database: Database, reporter: Re
         TunebenchError: there is no kernel for it, or it cannot be tuned.
     """
     region, folder = found.region, regions_folder() / found.region.name
-    if not folder.is_dir():
-        write_kernel(found, folder)
+    write_kernel(found, folder)
     problem = problem_of(model_in(folder), region)
     if problem is None:
         raise _NoKernelError("its kernel does not serve these inputs")
@@ -138,11 +137,13 @@ def _tune(found: RegionInModel, seconds: float, database: Database, reporter: Re
 
 
 def write_kernel(found: RegionInModel, folder: Path) -> None:
-    """Write the folder of a region's kernel.
+    """Write the folder of a region's kernel, which serves all sizes, unless it is there.
 
     Raises:
         TunebenchError: there is no kernel for it.
     """
+    if folder.is_dir():
+        return
     text = problem_text(found.region, found.ranges)
     traced = trace(load_reference(folder / "reference.py", text=text))
     files = {"reference.py": text, **_files(folder.name, traced)}

@@ -106,7 +106,7 @@ class Region:
 
     @property
     def key(self) -> Hashable:
-        """What equal regions at equal sizes have in common."""
+        """A key that equal regions at equal sizes have in common."""
         return self.name, tuple(one.shape for one in self.inputs)
 
 
