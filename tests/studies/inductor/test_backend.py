@@ -206,3 +206,18 @@ def test_a_region_at_other_sizes_has_a_study_of_its_own() -> None:
         reports = find_regions(twice, (*inputs(), *inputs(8)))
     assert len({one.region.name for one in reports}) == 1
     assert sorted((one.region.inputs[0].shape, one.calls) for one in reports) == [((2, 8, 16), 2), ((2, 24, 16), 2)]
+
+
+def test_the_operands_of_a_product_are_of_one_type() -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 8, dtype=torch.bfloat16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(functional.silu(x))  # Inductor has this in float32, and converts it
+
+    with torch.no_grad():
+        reports = find_regions(Embedded(), (torch.randn(4, 16, dtype=torch.bfloat16),))
+    products = [one.region for one in reports if "torch.mm(" in one.region.text]
+    assert [{value.dtype for value in one.inputs} for one in products] == [{torch.bfloat16}]
