@@ -178,8 +178,7 @@ class Model(nn.Module):
 """,
         "torch.randn(8, 32)",
         "[32]",
-        block="Linear",
-        left=("LayerNorm",),
+        block="Linear and passes",
     ),
     "parts of lists and dictionaries": RealModule(
         """
@@ -244,7 +243,7 @@ class Model(nn.Module):
     "several results": RealModule(
         "class Model(nn.Module):\n    def forward(self, x):\n        return torch.relu(x) + 1, x * 2\n",
         "torch.randn(8, 32)",
-        reason="the model does not return one tensor, as a block does",
+        block="Passes",
     ),
     "another computation in train mode": RealModule(
         """
