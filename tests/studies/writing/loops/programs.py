@@ -35,10 +35,13 @@ def program_of(case: Case, prefix: str) -> Program:
         return ProgramWriter(lower(case.model, case.inputs), prefix).write()
 
 
-def run(cases: Mapping[str, Case], folder: Path, **chosen: int) -> dict[str, torch.Tensor | str]:
+def run(
+    cases: Mapping[str, Case], folder: Path, dtype: str = "float32", **chosen: int
+) -> dict[str, torch.Tensor | str]:
     """Return the results of cases by the names of their entry points, or why one has no program.
 
     Args:
+        dtype: of the models' inputs.
         chosen: values of tunables, by how their names end.
     """
     programs: dict[str, Program] = {}
@@ -49,7 +52,7 @@ def run(cases: Mapping[str, Case], folder: Path, **chosen: int) -> dict[str, tor
         except UnloweredError as error:
             results[name] = str(error)
     if programs:
-        plan = plan_of(cases, programs, folder, **chosen)
+        plan = plan_of(cases, programs, folder, dtype, **chosen)
         for name, program in programs.items():
             results[name] = result_of(cases[name], program, plan)
     return results
@@ -85,13 +88,15 @@ def kernel_of(
     return kernel, sizes
 
 
-def plan_of(cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, **chosen: int) -> Plan:
+def plan_of(
+    cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, dtype: str = "float32", **chosen: int
+) -> Plan:
     """Build the source of all programs."""
     kernel, sizes = kernel_of(cases, programs, folder)
     given = {
         one.name: value for one in kernel.space.tunables for end, value in chosen.items() if one.name.endswith(end)
     }
-    problem, device, compiler = Problem(sizes, "float32", {}), find_device("cpu"), CpuCompiler()
+    problem, device, compiler = Problem(sizes, dtype, {}), find_device("cpu"), CpuCompiler()
     configuration = {**kernel.space.default, **given}
     build = compiler.compile(kernel.variant(configuration, problem, device.architecture))
     assert not build.log or build.binary, build.log
