@@ -325,6 +325,8 @@ def _nests(graph: GraphLowering) -> Iterator[Nest | Product]:
             continue
         nodes: list[SchedulerNode] = []
         for node in one.get_nodes():
+            if isinstance(node.node, ir.ComputedBuffer) and not isinstance(node, SchedulerNode):
+                raise UnloweredError("a tensor without elements")
             if not isinstance(node, SchedulerNode):
                 name = getattr(getattr(node.node, "op_overload", None), "__name__", type(node.node).__name__)
                 raise UnloweredError(name.split(".")[0])
