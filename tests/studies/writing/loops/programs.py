@@ -99,7 +99,6 @@ def plan_of(
     problem, device, compiler = Problem(sizes, dtype, {}), find_device("cpu"), CpuCompiler()
     configuration = {**kernel.space.default, **given}
     build = compiler.compile(kernel.variant(configuration, problem, device.architecture))
-    assert not build.log or build.binary, build.log
     return Plan(kernel, configuration, problem, device, compiler.load(build, device.index))
 
 

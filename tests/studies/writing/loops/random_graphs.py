@@ -331,7 +331,7 @@ _OPERATIONS: Mapping[str, tuple[int, str]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Graph:
     """A model of random operations.
 
@@ -393,7 +393,8 @@ class _Drawing:
     def begin(self) -> None:
         """Draw the inputs: one of a shape, others that broadcast with it."""
         while True:
-            sides = self.random.choices(list(_SIZES), list(_SIZES.values()), k=self.random.choice((1, 2, 2, 3, 3, 4, 4)))
+            many = self.random.choice((1, 2, 2, 3, 3, 4, 4))
+            sides = self.random.choices(list(_SIZES), list(_SIZES.values()), k=many)
             if torch.Size(sides).numel() <= _MOST // 2:
                 break
         kinds = ["f"] + [one for one, share in (("f", 0.6), ("f", 0.2), ("i", 0.4), ("b", 0.3)) if self.chance(share)]
@@ -445,27 +446,21 @@ class _Drawing:
     def choice(self, name: str, first: torch.Tensor) -> str | None:
         """Draw what a template says of its first value."""
         draw, dims = self.random, list(range(first.dim()))
-        if name == "d":
-            return str(draw.choice(dims) - (first.dim() if self.chance(0.3) else 0)) if dims else "0"
-        if name == "dims":
-            return str(tuple(sorted(draw.sample(dims, draw.randint(1, len(dims)))))) if dims else None
-        if name == "order":
-            return str(draw.sample(dims, len(dims)))
         if name in _NUMBERS:
             return str(draw.choice(_NUMBERS[name]))
         if name == "t":
-            others = (torch.float32, *DTYPES) if self.chance(0.2) else (self.dtype,)
-            return str(draw.choice(others))
+            return str(draw.choice((torch.float32, *DTYPES) if self.chance(0.2) else (self.dtype,)))
         if not dims:
-            return None
-        shape = {
-            "w": (first.shape[-1],),
-            "c": (first.shape[min(1, first.dim() - 1)],),
-            "m": (first.shape[-1], 4),
-            "e": (5, 3),
-        }[name]
+            return "0" if name == "d" else None
+        if name == "d":
+            return str(draw.choice(dims) - (len(dims) if self.chance(0.3) else 0))
+        if name in ("dims", "order"):
+            found = draw.sample(dims, len(dims) if name == "order" else draw.randint(1, len(dims)))
+            return str(tuple(found))
+        last, channels = first.shape[-1], first.shape[min(1, len(dims) - 1)]
+        shapes = {"w": (last,), "c": (channels,), "m": (last, 4), "e": (5, 3)}
         held = f"h{len(self.held)}"
-        self.held[held] = self.floats(*shape).abs() + 0.5
+        self.held[held] = self.floats(*shapes[name]).abs() + 0.5
         return f"self.{held}"
 
     def step(self) -> None:
@@ -535,7 +530,8 @@ def graph_of(seed: int) -> Graph:
             needed = drawing.needed()
         inputs = {name: value for name, value in drawing.values.items() if name in needed and name[0] == "x"}
         steps = {name: text for name, text in drawing.steps.items() if name in needed}
-        if len(steps) in range(_LEAST_STEPS, _MOST_STEPS + 1) and any(one.dtype is drawing.dtype for one in inputs.values()):
+        has_main = any(one.dtype is drawing.dtype for one in inputs.values())
+        if has_main and len(steps) in range(_LEAST_STEPS, _MOST_STEPS + 1):
             break
     lines = [f"    {name} = {text}" for name, text in steps.items()]
     code = "\n".join([f"def forward(self, {', '.join(inputs)}):", *lines, f"    return {list(steps)[-1]}", ""])

@@ -36,6 +36,11 @@ MODELS = {
     "upsampled": (lambda x: functional.interpolate(x, scale_factor=2.0, mode="nearest"), (1, 2, 4, 5)),
     "any_none": (lambda x: torch.where(x.isnan().any(1, keepdim=True), 0.0, x), (4, 9)),
     "integers": (lambda x: (x * 3).to(torch.int64) // 2 % 5, (4, 9)),
+    "narrow_integers": (lambda x: (x * 20).abs().to(torch.uint8) * 9 + (x * 20).to(torch.int8).square(), (4, 9)),
+    "best_narrow_integer": (lambda x: ((x * 20).to(torch.int8) * 9).argmax(1), (4, 40)),
+    "remainders": (lambda x: (x * 20).to(torch.int32) % ((x * 5).to(torch.int32).abs() + 1), (4, 9)),
+    "negative_zeros": (lambda x: torch.signbit((x * 0.3).round()), (4, 9)),
+    "quotients_of_signs": (lambda x: (1 / x.relu().sign()).clamp(max=9), (4, 9)),
     "transposed": (lambda x: (x.mT @ torch.eye(3) if False else x.mT).contiguous().exp(), (4, 6, 3)),
     "shuffled": (lambda x: functional.pixel_shuffle(x, 2), (2, 8, 3, 4)),
     "several_norms": (
