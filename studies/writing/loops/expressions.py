@@ -62,6 +62,9 @@ class _CppPrinter(ExprPrinter):
         first, *rest = expr.args
         return f"smaller({self._print(first)}, {self._print(sympy.Min(*rest))})" if rest else self._print(first)
 
+    def _print_Abs(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
+        return f"magnitude({self._print(expr.args[0])})"
+
     def _print_IntTrueDiv(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         return f"(accumulator_t({self._print(expr.args[0])}) / accumulator_t({self._print(expr.args[1])}))"
 
