@@ -1,8 +1,8 @@
 """Whether loop nests of random models agree with the reference: `python -m tests.benchmarks.graphs --json FILE`.
 
 Draws models of random operations from one seed after another (`tests/studies/writing/loops/random_graphs.py`), until
-so many of those that have a program are compared with the reference on the CPU by the gate's tolerance, fifty programs
-in a source. Prints the seed and the code of each that differs or fails, and why others have no program.
+so many of those that have a program are compared with the reference on the CPU by the gate's tolerance, twenty-five
+programs in a source. Prints the seed and the code of each that differs or fails, and why others have no program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from random_graphs import Graph, difference, graph_of, others_that_serve, writte
 
 from tunebench.studies.writing.loops.program import Program
 
-_AT_ONCE = 50
+_AT_ONCE = 25
 
 
 @dataclass

@@ -65,7 +65,10 @@ _INTEGERS = {
 }
 _NARROW = ("short", "signed char", "unsigned char")
 """Types that C++ computes with as int, so that what it makes of them has to be one of them again."""
-_CONDITIONS = frozenset("eq ne lt gt le ge logical_and logical_or logical_xor logical_not isnan isinf signbit".split())
+_CONDITIONS = (
+    *("eq", "ne", "lt", "gt", "le", "ge", "isnan", "isinf", "signbit"),
+    *("logical_and", "logical_or", "logical_xor", "logical_not"),
+)
 """Operations whose results are truth values."""
 _SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _JOINS = {"sum": "Sum", "prod": "Product", "max": "Max", "min": "Min", "any": "Any", "xor_sum": "Parity"}

@@ -41,6 +41,7 @@ MODELS = {
     "remainders": (lambda x: (x * 20).to(torch.int32) % ((x * 5).to(torch.int32).abs() + 1), (4, 9)),
     "negative_zeros": (lambda x: torch.signbit((x * 0.3).round()), (4, 9)),
     "quotients_of_signs": (lambda x: (1 / x.relu().sign()).clamp(max=9), (4, 9)),
+    "mirrored": (lambda x: functional.pad(x, (2, 1), mode="reflect").exp(), (4, 9)),
     "transposed": (lambda x: (x.mT @ torch.eye(3) if False else x.mT).contiguous().exp(), (4, 6, 3)),
     "shuffled": (lambda x: functional.pixel_shuffle(x, 2), (2, 8, 3, 4)),
     "several_norms": (
