@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import gcd
 
 import torch
 from torch import nn
@@ -20,13 +21,20 @@ _Part = tuple[tuple[Tunable, ...], tuple[Constraint, ...]]
 _MOST_BYTES = 24
 """Upper limit of the bytes of a value that is joined."""
 _MANY = (1, 4, 16, 64, 256, 1024)
-THREADS = "element_threads"
-"""The tunable of all passes over elements."""
+THREADS, WIDTH = "element_threads", "pass_vector_width"
+"""Tunables of all passes: the threads of a block of those over elements, and the elements that a thread has at once."""
+_ALIGNED = 16
+"""Bytes of the largest access."""
 
 
 def fast_math() -> _Part:
     """Return the tunable that takes CUDA's fast functions, for all passes of a source."""
     return fast_math_tunables(["exp(x)"])
+
+
+def vectors() -> _Part:
+    """Return the tunable of how many neighbours a thread reads and writes at once, where a size is a multiple of it."""
+    return (Tunable(WIDTH, (1, 2, 4, 8), default=4),), ()
 
 
 def over_elements() -> _Part:
@@ -75,20 +83,32 @@ def sized(model: TunedModule, problem: Problem | None, **sizes: int) -> Problem 
 
 
 def launch(
-    plan: Plan, name: str, tensors: Sequence[Argument], kept: int, reduced: int | None = None, joins: int = 0
+    plan: Plan,
+    name: str,
+    tensors: Sequence[Argument],
+    kept: int,
+    reduced: int | None = None,
+    *,
+    innermost: int = 1,
+    joins: int = 0,
 ) -> None:
     """Launch a pass.
 
     Args:
         kept: the number of elements that it keeps.
         reduced: the number of elements that it reduces to each; None where it reduces none.
+        innermost: the size of the dimension whose elements a thread has several of, of a pass that reduces none.
         joins: how many values of a row are joined where several blocks may have it; 0 where one has.
     """
     if kept == 0:
         return
     rows = plan.integer(THREADS) if reduced is None else plan.integer(f"{name}_rows")
     threads = rows * (1 if reduced is None else plan.integer(f"{name}_lanes"))
-    blocks, parts = ceil_div(kept, rows), plan.integer(f"{name}_parts") if joins else 1
+    tensors = [_aligned(one) for one in tensors]
+    blocks, parts = (
+        ceil_div(kept, rows * gcd(plan.integer(WIDTH), innermost) if innermost > 1 else rows),
+        plan.integer(f"{name}_parts") if joins else 1,
+    )
     if parts == 1:
         plan.launch(name, *tensors, blocks=blocks, threads=threads)
         return
@@ -96,6 +116,12 @@ def launch(
     made = [torch.empty(kept * parts * _MOST_BYTES, dtype=torch.uint8, device=device) for _ in range(joins)]
     plan.launch(f"{name}_part", *tensors, *made, blocks=(blocks, parts), threads=threads)
     plan.launch(f"{name}_join", *tensors, *made, blocks=blocks, threads=threads)
+
+
+def _aligned(tensor: Argument) -> Argument:
+    """Return a tensor that the largest access can begin with: passes read and write nothing else at its place."""
+    is_off = isinstance(tensor, torch.Tensor) and tensor.data_ptr() % _ALIGNED
+    return tensor.clone() if isinstance(tensor, torch.Tensor) and is_off else tensor
 
 
 def accumulator(plan: Plan) -> torch.dtype:

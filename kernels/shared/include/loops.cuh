@@ -3,15 +3,62 @@
 // namespace of functions.cuh, so that its functions come before CUDA's own.
 #pragma once
 
-#include "bfloat.cuh"
-#include "half.cuh"
 #include "functions.cuh"
+#include "pack.cuh"
 
 namespace functions {
 
 // 32 bits where no tensor has more elements: a division takes a quarter of the time.
 template <bool is_short> struct Index { using type = int; };
 template <> struct Index<false> { using type = long long; };
+
+// The greatest power of two up to `most`, which is one, that divides sizes.
+template <class... Sizes> constexpr int common(int most, Sizes... sizes) {
+    return ((sizes % most == 0) && ...) ? most : common(most / 2, sizes...);
+}
+// The `items` elements from an address on, in as few accesses as multiples of `width` elements permit: the first element
+// of a tensor is aligned, and the address is a multiple of `width` behind it.
+template <class T, int width> constexpr int pack_width = width * sizeof(T) <= 16 ? width : 16 / sizeof(T);
+template <int items, int width, class T> __device__ __forceinline__ Pack<T, items> read(const T* address) {
+    constexpr int own = pack_width<T, width>;
+    Pack<T, items> found;
+#pragma unroll
+    for (int i = 0; i < items; i += own) {
+        if constexpr (own == 1) {
+            found.of[i] = address[i];
+        } else {
+            const auto pack = load<false>(reinterpret_cast<const Pack<T, own>*>(address + i));
+#pragma unroll
+            for (int j = 0; j < own; ++j) {
+                found.of[i + j] = pack.of[j];
+            }
+        }
+    }
+    return found;
+}
+template <int width, int items, class T> __device__ __forceinline__ void write(T* address, const Pack<T, items>& made) {
+    constexpr int own = pack_width<T, width>;
+#pragma unroll
+    for (int i = 0; i < items; i += own) {
+        if constexpr (own == 1) {
+            address[i] = made.of[i];
+        } else {
+            Pack<T, own> pack;
+#pragma unroll
+            for (int j = 0; j < own; ++j) {
+                pack.of[j] = made.of[i + j];
+            }
+            store<false>(reinterpret_cast<Pack<T, own>*>(address + i), pack);
+        }
+    }
+}
+// How often the lanes of a row go over its elements, each with `items` at once, and how often all of them have some. What
+// few trips read stays in registers from one loop over the row to the next: they are unrolled, so that the compiler sees
+// the same places.
+template <long long size, int lanes, int items> struct Trips {
+    static constexpr int whole = static_cast<int>(size / (lanes * items)), count = whole + (size % (lanes * items) != 0);
+    static constexpr int unrolled = count > 0 && count * items <= 32 ? count : items < 4 ? 4 / items : 1;
+};
 
 template <class T> __device__ __forceinline__ constexpr T floor_div(T x, long long y) {
     const T quotient = static_cast<T>(x / y);

@@ -329,6 +329,8 @@ def _as_inductor(fake: Any) -> Iterator[None]:
         V.set_fake_mode(fake),
         config.patch(_SETTINGS),
         mock.patch.object(common, "device_codegens", devices),
+        # A function is computed again rather than kept in memory, as on GPUs.
+        mock.patch.object(ir, "is_cpu", lambda _: False),
         # Loops are put into the order of those that they are fused with on GPUs alone.
         mock.patch.object(scheduler, "is_gpu", lambda _: True),
         mock.patch.object(scheduler.BaseSchedulerNode, "is_cpu", lambda _: False),

@@ -1,9 +1,11 @@
 """A loop nest as a pass: an entry point in CUDA C++, its tunables, and how it is launched.
 
 The elements that a nest keeps and those that it reduces are numbered by `k` and `r`. Each row, the elements of one `k`,
-has some threads (`lanes`), and a block some rows. Nodes whose values need the result of a reduction are in a later loop
-over the row than that one; what is one value for each row is computed between the loops. Of rows that are few and long
-several blocks may have one each: a second entry point leaves what a block makes of its part, a third joins the parts.
+has some threads (`lanes`), and a block some rows. Where neighbours in memory are elements of a row, or of a nest that
+reduces none, a thread has some of them at once (`items`) and reads and writes them as packs. Nodes whose values need
+the result of a reduction are in a later loop over the row than that one; what is one value for each row is computed
+between the loops. Of rows that are few and long several blocks may have one each: a second entry point leaves what a
+block makes of its part, a third joins the parts.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ _K, _R = sympy.symbols("k r", integer=True, nonnegative=True)
 _INDENT = "    "
 _LEAST_ROWS = 64
 """Least number of rows whose elements may be computed where the rows are reduced: so many blocks keep a device busy."""
-_LOOP = "for (index_t r = lane; r < reduced; r += lanes) {"
 _JOIN = re.compile(r"(\w+) = threads::join<(.*)>\(\1\);")
 _MOST_SPLIT, _LEAST_PART, _BLOCKS, _THREADS = 4096, 1024, 512, 1 << 18
 """Most rows that several blocks may have each, least elements of a row for each, enough blocks, enough threads."""
@@ -60,6 +61,7 @@ class Pass:
         does: the operations, by torch's names.
         joins: how many values of a row are joined where several blocks may have it; 0 where one has.
         parts: how many blocks it had better have then.
+        innermost: the size of the dimension whose elements a thread has several of; None where it has one at once.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Pass:
     does: tuple[str, ...]
     joins: int = 0
     parts: int = 1
+    innermost: sympy.Expr | None = None
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -90,10 +93,18 @@ class NestWriter:
         main: the type that the source calls `scalar_t`.
         needed: buffers that something else reads.
         kinds: of the elements of all buffers.
+        has_items: whether a thread has several neighbours at once.
     """
 
     def __init__(
-        self, name: str, nodes: Sequence[SchedulerNode], main: torch.dtype, needed: Set[str], kinds: Mapping[str, str]
+        self,
+        name: str,
+        nodes: Sequence[SchedulerNode],
+        main: torch.dtype,
+        needed: Set[str],
+        kinds: Mapping[str, str],
+        *,
+        has_items: bool,
     ) -> None:
         self.name = name
         self.nodes = nodes
@@ -128,6 +139,16 @@ class NestWriter:
         self.places: list[sympy.Expr] = []
         self.along_rows = {str(_R), *(str(one) for one, _ in self.domain.reduced_dimensions)}
         self.head = Lines()
+        self.number = _K if self.reduced is None else _R
+        self.dimensions = self.domain.kept_dimensions if self.reduced is None else self.domain.reduced_dimensions
+        # The symbol of the dimension whose elements are neighbours, and its size.
+        size = self.kept if self.reduced is None else self.reduced
+        self.item = self.dimensions[-1] if self.dimensions else (self.number, size)
+        self.handler.ranges[_start(self.item[0])] = ValueRanges(0, sympy.oo)
+        self.has_items = has_items
+        self.packs: dict[str, str] = {}
+        self.puts: list[str] = []
+        self.stores: dict[str, list[str]] = {}
 
     # The handler calls the methods from here to `write`.
 
@@ -141,11 +162,34 @@ class NestWriter:
             if step == self.step or not self._is_loop(step):
                 return value
             self.reread.add(name)  # what the same thread wrote in an earlier loop
-        self.read[name] = None
-        self._vote(index)
         kind = type_of(_dtype_of(name), self.main)
         text = f"{name}[{self._place(index)}]"
+        if name not in self.stored and (width := self._width(index)):
+            first = self._place(index.subs(self.item[0], _start(self.item[0])))
+            pack = f"read<items, {width}>({_moved(name, first)})"
+            text = f"{self.packs.setdefault(pack, f'pack{len(self.packs)}')}.of[item]"
+        self.read[name] = None
+        self._vote(index)
         return handler.named(f"accumulator_t({text})" if kind == "accumulator_t" else text)
+
+    def _width(self, index: sympy.Expr) -> str:
+        """The most neighbours from a place on that are one pack, in C++; empty where they cannot be read at once."""
+        symbol, size = self.item
+        is_here = self.has_items and self.handler.lines is self.scope and self._is_of_items(self.step)
+        rest = index - symbol
+        known = {*self.domain.ranges, _K, _R} if self.reduced is not None else {*self.domain.ranges, _K}
+        if not is_here or rest.has(symbol) or (rest.free_symbols & {*self.handler.ranges}) - known:
+            return ""
+        # A place is a multiple of what divides each of its terms.
+        factors = [size]
+        for term in sympy.Add.make_args(sympy.expand(rest)):
+            own = [one for one in sympy.Mul.make_args(term) if not one.free_symbols & known]
+            factors.append(sympy.prod(own))
+        texts = dict.fromkeys(cpp(product_of(one)) for one in factors if one != 0)
+        return f"common(items, {', '.join(texts)})"
+
+    def _is_of_items(self, step: int) -> bool:
+        return self.reduced is None or self._is_loop(step)
 
     def _tidy(self, index: sympy.Expr) -> sympy.Expr:
         return tidy(V.graph.sizevars.simplify_with_ranges(sympy.expand(index), self.domain.ranges))
@@ -165,7 +209,17 @@ class NestWriter:
         self._vote(index)
         self.stored[name] = (self.step, index, value)
         self.written[name] = None
-        text = f"{self.guard}{name}[{self._place(index)}] = {cast(self.kinds[name])}({value});"
+        value = f"{cast(self.kinds[name])}({value})"
+        if width := self._width(index):
+            first = self._place(index.subs(self.item[0], _start(self.item[0])))
+            pack = f"made{len(self.puts) // 2}"
+            put = f"write<{width}>({_moved(name, first)}, {pack});"
+            self.puts += [f"Pack<{self.kinds[name]}, items> {pack};", put]
+            text = f"{pack}.of[item] = {value};"
+            self.stores.setdefault(name, []).extend([*self.puts[-2:], text])
+        else:
+            text = f"{self.guard}{name}[{self._place(index)}] = {value};"
+            self.stores.setdefault(name, []).append(text)
         handler.lines.statements.append(text)
 
     def reduce(self, handler: Handler, kind: str, start: str, join: str, text: str, value: str) -> str:
@@ -186,8 +240,8 @@ class NestWriter:
         index = self._tidy(index)
         self.stored[name] = (self.step + 1, index, value)
         self.written[name] = None
-        place = self._place(index)
-        self.behind.append(f"if (is_first) {name}[{place}] = {cast(self.kinds[name])}({value});")
+        self.behind.append(f"if (is_first) {name}[{self._place(index)}] = {cast(self.kinds[name])}({value});")
+        self.stores.setdefault(name, []).append(self.behind[-1])
 
     def scan(self, handler: Handler, kind: str, join: str, value: str) -> str:
         """Return what the elements of a row up to this one make."""
@@ -206,11 +260,14 @@ class NestWriter:
         texts: list[str] = []
         for step in range(max(steps.values()) + 1 if steps else 0):
             texts += self._step_text(step, [node for node in self.nodes if steps[node.get_name()] == step])
-        places = self._places(_K, self.domain.kept_dimensions)
-        places += [f"const index_t {name} = {text};" for text, name in self.head.known.items()]
-        lines = self._without_unneeded([*places, *texts])
+        own = [f"const index_t {name} = {text};" for text, name in self.head.known.items()]
+        if self.reduced is None:
+            texts = self._of_items([*own, *texts])
+        else:
+            texts = [*self._places(_K, self.domain.kept_dimensions), *own, *texts]
+        lines = self._without_unneeded(texts)
         tensors = self._tensors(lines)
-        neighbours = self._neighbours_are_lanes()
+        neighbours = self.neighbours_are_lanes()
         rows, lanes = self._usual_threads(neighbours)
         joins = self._joins(steps)
         return Pass(
@@ -224,6 +281,7 @@ class NestWriter:
             tuple(dict.fromkeys(name for node in self.nodes for name in _operations(node))),
             joins,
             self._usual_parts(rows) if joins else 1,
+            self.item[1] if self.has_items else None,
         )
 
     def _usual_threads(self, along: bool) -> tuple[int, int]:
@@ -281,25 +339,57 @@ class NestWriter:
             return []
         self.step, self.declared, self.joins, self.behind, self.guard = step, [], [], [], ""
         handler = self.handler
+        self.scope = handler.lines
         if not self._is_loop(step):
             self.guard = "" if self.reduced is None else "if (is_first) "
             for node in nodes:
                 self._run(node)
             handler.lines.statements, made = [], handler.lines.statements
             return made
-        head = [_LOOP]
-        if any(map(_is_scan, nodes)):
-            self.guard = "if (is_inside) "
+        is_scan = any(map(_is_scan, nodes))
+        self.guard = "if (is_inside) " if is_scan else ""
+        self.packs, self.puts = {}, []
+        with handler.scope() as self.scope:
+            for node in nodes:
+                self._run(node)
+        body = self._of_items(self.scope.statements)
+        if is_scan:
             head = [
                 "for (index_t base = 0; base < reduced; base += lanes) {",
                 "const bool is_inside = base + lane < reduced;",
                 "const index_t r = is_inside ? base + lane : reduced - 1;",
             ]
-        head += self._places(_R, self.domain.reduced_dimensions)
-        with handler.scope() as lines:
-            for node in nodes:
-                self._run(node)
-        return [*self.declared, *head, *lines.statements, "}", *self.joins, *self.behind]
+        else:
+            head = ["#pragma unroll(trips::unrolled)", self._loop]
+        return [*self.declared, *head, *body, "}", *self.joins, *self.behind]
+
+    @property
+    def _loop(self) -> str:
+        """The head of a loop over the rows' elements."""
+        r, step = (_start(_R), "lanes * items") if self.has_items else (_R, "lanes")
+        first = f"lane{' * items' if self.has_items else ''}"
+        inside = f"trip < trips::count && (trip < trips::whole || {r} < reduced)"
+        return f"for (index_t {r} = {first}, trip = 0; {inside}; ++trip, {r} += {step}) {{"
+
+    def _of_items(self, statements: Sequence[str]) -> list[str]:
+        """The statements for each of the elements that a thread has at once, with the places of these."""
+        if not self.has_items:
+            return [*self._places(self.number, self.dimensions), *statements]
+        symbol, number = self.item[0], self.number
+        places = [f"const index_t {one} = {_start(one)} + item;" for one in dict.fromkeys((number, symbol))]
+        return [
+            *self._places(
+                _start(number), [*self.dimensions[:-1], *((_start(one), size) for one, size in self.dimensions[-1:])]
+            ),
+            *(f"const auto {name} = {text};" for text, name in self.packs.items()),
+            *self.puts[::2],
+            "#pragma unroll",
+            "for (int item = 0; item < items; ++item) {",
+            *places,
+            *statements,
+            "}",
+            *self.puts[1::2],
+        ]
 
     def _run(self, node: SchedulerNode) -> None:
         kept, reduced = node._body.sizes
@@ -352,8 +442,8 @@ class NestWriter:
     def _without_unneeded(self, lines: Sequence[str]) -> list[str]:
         """The statements, without stores into buffers that nothing reads."""
         unread = self.written.keys() - self.needed - self.reread
-        stores = re.compile(rf"(?:if \(\w+\) )?(?:{'|'.join(unread)})\[.*\] = .*;") if unread else None
-        kept = [line for line in lines if stores is None or not stores.fullmatch(line)]
+        unneeded = {line for name in unread for line in self.stores[name]}
+        kept = [line for line in lines if line not in unneeded]
         for at in range(len(kept) - 1, -1, -1):  # names that nothing uses any more, latest first
             found = re.match(r"const [\w ]+ (\w+) = ", kept[at])
             if found and "threads::" not in kept[at] and not re.search(rf"\b{found[1]}\b", "\n".join(kept[at + 1 :])):
@@ -362,11 +452,11 @@ class NestWriter:
 
     def _tensors(self, lines: Sequence[str]) -> tuple[Tensor, ...]:
         text = "\n".join(lines)
-        names = [name for name in (*self.read, *self.written) if re.search(rf"\b{name}\[", text)]
-        written = {name for name in self.written if re.search(rf"\b{name}\[[^\n]*\] = ", text)}
+        names = [name for name in (*self.read, *self.written) if re.search(rf"\b{name}\b", text)]
+        written = {name for name in self.written if any(line in lines for line in self.stores[name])}
         return tuple(Tensor(name, self.kinds[name], name in written) for name in dict.fromkeys(names))
 
-    def _neighbours_are_lanes(self) -> bool:
+    def neighbours_are_lanes(self) -> bool:
         """Whether more elements that are read and written have neighbours along the rows than across them."""
         if self.reduced is None:
             return False
@@ -384,8 +474,8 @@ class NestWriter:
         body = Lines(list(lines)).inlined()
         texts = [self._entry(self.name, body, tensors, along)]
         if joins:
-            begin = body.index(_LOOP)
-            end = body.index("}", begin)
+            begin = body.index(self._loop)
+            end = _end(body, begin)
             joined = [_JOIN.fullmatch(one) for one in body[end + 1 : end + 1 + joins]]
             names = [(one[1], one[2]) for one in joined if one is not None]
             kinds = {name: _kind_of(name, body) for name, _ in names}
@@ -394,18 +484,20 @@ class NestWriter:
                 f"{kinds[name]}* const parts_of_{name} = reinterpret_cast<{kinds[name]}*>(memory_of_{name});"
                 for name, _ in names
             ]
+            r, items = (_start(_R), " * items") if self.has_items else (_R, "")
+            each = "reduced / items" if self.has_items else "reduced"
             own = [
                 *typed,
-                "constexpr index_t each = (reduced + parts - 1) / parts;",
+                f"constexpr index_t each = ({each} + parts - 1) / parts{items};",
                 "const index_t first = index_t(blockIdx.y) * each, last = smaller(first + each, reduced);",
-                *body[:begin],
-                "for (index_t r = first + lane; r < last; r += lanes) {",
+                *body[: begin - 1],
+                f"for (index_t {r} = first + lane{items}; {r} < last; {r} += lanes{items}) {{",
                 *body[begin + 1 : end + 1 + joins],
                 *(f"if (is_first) parts_of_{name}[k * parts + blockIdx.y] = {name};" for name, _ in names),
             ]
             together = [
                 *typed,
-                *body[:begin],
+                *body[: begin - 1],
                 "for (int part = lane; part < parts; part += lanes) {",
                 *(f"{name} = {join}::join({name}, parts_of_{name}[k * parts + part]);" for name, join in names),
                 "}",
@@ -421,11 +513,17 @@ class NestWriter:
             for one in tensors
         )
         kept = cpp(product_of(self.kept))
+        items = [f"constexpr int items = common(pass_vector_width, {cpp(product_of(self.item[1]))});"]
+        if not self.has_items:
+            items = []
         if self.reduced is None:
+            k = _start(_K) if self.has_items else _K
+            number = "index_t(blockIdx.x) * element_threads + threadIdx.x"
             head = [
                 f"constexpr index_t kept = {kept};",
-                "const index_t k = index_t(blockIdx.x) * element_threads + threadIdx.x;",
-                "if (k >= kept) {",
+                *items,
+                f"const index_t {k} = {f'({number}) * items' if items else number};",
+                f"if ({k} >= kept) {{",
                 "return;",
                 "}",
             ]
@@ -436,14 +534,17 @@ class NestWriter:
                 f"constexpr int rows = {self.name}_rows, lanes = {self.name}_lanes{parts};",
                 f"using threads = Threads<rows, lanes, {str(along).lower()}>;",
                 f"constexpr index_t kept = {kept}, reduced = {cpp(product_of(self.reduced))};",
+                *items,
+                f"using trips = Trips<reduced, lanes, {'items' if self.has_items else 1}>;",
                 "const int lane = threads::lane();",
                 "// A row behind the last one is that one again.",
                 "const index_t own = index_t(blockIdx.x) * rows + threads::row(), k = own < kept ? own : kept - 1;",
                 "const bool is_first = lane == 0 && own < kept;",
             ]
             threads = f"{self.name}_rows * {self.name}_lanes"
-        if not any("is_first" in line for line in body):
-            head = [line for line in head if "is_first" not in line]
+        for word in ("is_first", "trips"):
+            if not any(word in line for line in body):
+                head = [line for line in head if word not in line]
         return (
             f'extern "C" __global__ void __launch_bounds__({threads})\n'
             f"    {name}({parameters}) {{\n{_indented(chr(10).join([*head, *body]))}\n}}\n"
@@ -456,6 +557,26 @@ class NestWriter:
         if not is_simple or hint(self.kept) > _MOST_SPLIT or hint(self.reduced) < 2 * _LEAST_PART:
             return 0
         return len(self.reductions)
+
+
+def _start(symbol: sympy.Symbol) -> sympy.Symbol:
+    """The symbol of the first of the elements that a thread has at once."""
+    return sympy.Symbol(f"{symbol}_start", integer=True, nonnegative=True)
+
+
+def _moved(name: str, place: str) -> str:
+    """A pointer to a place."""
+    return name if place == "0" else f"{name} + {place}"
+
+
+def _end(lines: Sequence[str], begin: int) -> int:
+    """The line that closes what a line opens."""
+    depth = 0
+    for at in range(begin, len(lines)):
+        depth += lines[at].endswith("{") - lines[at].startswith("}")
+        if depth == 0:
+            return at
+    raise AssertionError(lines[begin])
 
 
 def _kind_of(name: str, lines: Sequence[str]) -> str:
@@ -534,4 +655,8 @@ def nest_pass(
     """
     if not nodes:
         raise UnloweredError("nothing")
-    return NestWriter(name, nodes, main, needed, kinds).write()
+    first = NestWriter(name, nodes, main, needed, kinds, has_items=False)
+    made = first.write()
+    if any(map(_is_scan, nodes)) or not (first.reduced is None or first.neighbours_are_lanes()):
+        return made
+    return NestWriter(name, nodes, main, needed, kinds, has_items=True).write()

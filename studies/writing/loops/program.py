@@ -23,27 +23,14 @@ from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, Unlowe
 from tunebench.studies.writing.loops.nest import Pass, Tensor, UnfusedError, may_join, nest_pass
 from tunebench.tuner.space import CPP_WORDS
 
-_TAKEN = frozenset(
-    [
-        "kept",
-        "reduced",
-        "rows",
-        "lanes",
-        "lane",
-        "parts",
-        "part",
-        "each",
-        "first",
-        "last",
-        "base",
-        "is_first",
-        "is_inside",
-        "threads",
-        "index_t",
-        "limit",
-    ]
-) | {name.split("(")[0] for name in TEXTS.values()}
+_WORDS = (
+    "kept reduced rows lanes lane parts part each first last base is_first is_inside threads index_t limit"
+    " item items trip trips common read write Pack"
+)
+_TAKEN = {*_WORDS.split(" "), *(name.split("(")[0] for name in TEXTS.values()), *CPP_WORDS}
 """Names that mean something in an entry point."""
+_NUMBERED = re.compile(r"[krt]\d*(_start)?|(all|at|own|buf|before|pack|made)\d*")
+"""Names that an entry point has of its own."""
 _SMALL = 8
 """A tensor is small of which that many times the elements are fewer than another's."""
 
@@ -234,7 +221,7 @@ class ProgramWriter:
         """Rename as `_renamed` does, and give what the graph is given the problem's names too."""
         for name, place in self.lowered.places.items():
             own = place.text.replace(".", "_")
-            if own in _TAKEN or re.fullmatch(r"([krt]|all|at|own|buf|before)\d*", own) or own in CPP_WORDS:
+            if own in _TAKEN or _NUMBERED.fullmatch(own):
                 own += "_given"
             text = re.sub(rf"(?<![\w.]){name}\b", own, text)
         return self._renamed(text)
@@ -257,6 +244,8 @@ class ProgramWriter:
                     yield f"{tensor.name} = {self._allocated(tensor, tensor.name in results)}"
             values = ", ".join(self._value(tensor.name) for tensor in one.tensors)
             reduced = "" if one.reduced is None else f", {self._python(one.reduced)}"
+            if one.innermost is not None and one.reduced is None:
+                reduced += f", innermost={self._python(one.innermost)}"
             reduced += f", joins={one.joins}" if one.joins else ""
             yield f'loops.launch(plan, "{one.name}", [{values}], {self._python(one.kept)}{reduced})'
 

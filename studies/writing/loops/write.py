@@ -255,7 +255,8 @@ def _parts(passes: Sequence[Pass], is_alone: bool) -> list[str]:
     """The parts of the space of passes, whose choices multiply with those of a block in front of them."""
     rows = [one for one in passes if one.reduced is not None]
     freely = "" if is_alone and len(rows) <= _FREE else ", freely=False"
-    lines = ["loops.over_elements(),"] if len(rows) < len(passes) else []
+    lines = ["loops.vectors(),"] if any(one.innermost is not None for one in passes) else []
+    lines += ["loops.over_elements(),"] if len(rows) < len(passes) else []
     for one in rows:
         parts = f", parts={one.parts}" if one.joins else ""
         lines.append(f'loops.over_rows("{one.name}", rows={one.rows}, lanes={one.lanes}{parts}{freely}),')

@@ -16,6 +16,9 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.problem import Problem
 
 MODELS = {
+    "softmax_of_rows": (lambda x: torch.softmax(x * 2, -1), (6, 64)),
+    "product_with_a_column": (lambda x: torch.sigmoid(x) * x[:, :1] + x[:1], (6, 64)),
+    "shifted": (lambda x: x[:, 3:35].exp() + x[:, 4:36] * x[:, 8:40], (6, 64)),
     "softmax_of_channels": (lambda x: torch.softmax(x, 1), (3, 5, 7)),
     "group_norm": (lambda x: functional.group_norm(x, 2), (2, 6, 5, 3)),
     "layer_norm": (lambda x: functional.layer_norm(x, x.shape[-1:]), (4, 33)),
@@ -73,7 +76,13 @@ def cases() -> dict[str, Case]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "chosen", [{}, {"_rows": 1, "_lanes": 32}, {"_rows": 32, "_lanes": 1}, {"_rows": 4, "_lanes": 64}]
+    "chosen",
+    [
+        {"_width": 8},
+        {"_rows": 1, "_lanes": 32, "_width": 2},
+        {"_rows": 32, "_lanes": 1},
+        {"_rows": 4, "_lanes": 64, "_width": 1},
+    ],
 )
 def test_passes_compute_what_torch_does(chosen: dict[str, int], tmp_path: Path) -> None:
     made = cases()
