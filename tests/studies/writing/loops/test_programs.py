@@ -45,6 +45,7 @@ MODELS = {
     "negative_zeros": (lambda x: torch.signbit((x * 0.3).round()), (4, 9)),
     "quotients_of_signs": (lambda x: (1 / x.relu().sign()).clamp(max=9), (4, 9)),
     "mirrored": (lambda x: functional.pad(x, (2, 1), mode="reflect").exp(), (4, 9)),
+    "mean_of_one_window": (lambda x: x * functional.avg_pool2d(x, 2), (2, 4, 3, 3)),
     "transposed": (lambda x: (x.mT @ torch.eye(3) if False else x.mT).contiguous().exp(), (4, 6, 3)),
     "shuffled": (lambda x: functional.pixel_shuffle(x, 2), (2, 8, 3, 4)),
     "several_norms": (
@@ -124,6 +125,13 @@ class TwoProducts(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(self.second(torch.relu(self.first(x))), -1)
+
+
+def test_a_branch_on_a_size_is_a_condition() -> None:
+    def short(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() if x.shape[1] < 6 else -x
+
+    assert "x_1 <= 5" in program_of(Case(Called(short), {"x": torch.randn(4, 3)}), "short").conditions
 
 
 def test_what_has_no_loops_says_why() -> None:
