@@ -2,7 +2,8 @@
 
 Draws models of random operations from one seed after another (`tests/studies/writing/loops/random_graphs.py`), until
 so many of those that have a program are compared with the reference on the CPU by the gate's tolerance, twenty-five
-programs in a source. Prints the seed and the code of each that differs or fails, and why others have no program.
+programs in a source. Prints the seed and the code of each that differs or fails, whether Inductor's own code differs
+too, and why others have no program.
 """
 
 from __future__ import annotations
@@ -60,6 +61,13 @@ def compared(batch: _Batch, inputs: Mapping[str, Mapping[str, torch.Tensor]]) ->
     return told
 
 
+def differs_in_inductor(graph: Graph) -> bool:
+    """Whether Inductor's own code differs from the reference too."""
+    with torch.no_grad():
+        found = torch.compile(graph.model())(*graph.inputs.values())
+    return bool(difference(graph, graph.inputs, found))
+
+
 def _first_error(log: str) -> str:
     return next((line for line in log.splitlines() if "error:" in line), log.splitlines()[0] if log else "")
 
@@ -96,9 +104,10 @@ def main(
                 for name, text in compared(rest, found).items():
                     told[name] = told[name] or (text and f"at other sizes: {text}")
         for name, text in told.items():
-            done["differ" if text else "agree"] += 1
+            is_inductors = bool(text) and differs_in_inductor(batch.graphs[name])
+            done["differ as in Inductor" if is_inductors else "differ" if text else "agree"] += 1
             if text:
-                fault(batch.graphs[name], text)
+                fault(batch.graphs[name], f"as in Inductor: {text}" if is_inductors else text)
         batch.graphs.clear()
         batch.programs.clear()
 

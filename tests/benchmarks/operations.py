@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,6 +90,7 @@ def main(
 ) -> None:
     """Ask each operation."""
     told: dict[str, str] = {}
+    summary: dict[str, Any] = {}
     left = cases(names or [])
     while made := dict(islice(left, _AT_ONCE)):
         with tempfile.TemporaryDirectory() as folder:
@@ -107,14 +108,18 @@ def main(
             told[name] = difference(case, results[name])
             if told[name].startswith(("differs", "fails")):
                 print(f"{name}: {told[name]}", flush=True)
+        summary = _summary(told)
+        if file is not None:
+            file.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(summary, indent=1))
+
+
+def _summary(told: Mapping[str, str]) -> dict[str, Any]:
+    """The counts, the reasons of those that are none, and those that differ."""
     counts = Counter("agrees" if not one else one.split(":")[0] for one in told.values())
-    reasons = Counter(one for one in told.values() if one.startswith("none"))
+    reasons = Counter(one.removeprefix("none: ") for one in told.values() if one.startswith("none"))
     differ = {name: one for name, one in told.items() if one.startswith(("differs", "fails"))}
-    print(*(f"{count:4} {reason}" for reason, count in reasons.most_common(30)), sep="\n")
-    print(dict(counts))
-    if file is not None:
-        summary = {**counts, "reasons": dict(reasons.most_common()), "differ": differ}
-        file.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return {**counts, "reasons": dict(reasons.most_common()), "differ": differ}
 
 
 if __name__ == "__main__":
