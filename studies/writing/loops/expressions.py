@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 import sympy
 from torch._inductor.virtualized import V
@@ -139,6 +140,7 @@ def grouped(expression: sympy.Expr, symbols: Iterable[sympy.Symbol]) -> sympy.Ex
     return terms[0] if len(terms) == 1 else sympy.Add(*terms, evaluate=False)
 
 
+@cache
 def product_of(size: sympy.Expr) -> sympy.Expr:
     """Return a size as a product, where it is one."""
     return sympy.factor(size) if isinstance(size, sympy.Add) else size

@@ -29,9 +29,10 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, SchedulerNode
 from torch._inductor.virtualized import V
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.export.graph_signature import InputKind, OutputKind
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.hub import tqdm  # type: ignore[attr-defined]
+from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 
 _SETTINGS: dict[str, Any] = {
@@ -165,7 +166,8 @@ class Lowered:
         nests: in order, each of nodes that are fused, and products between them.
         places: of the graph's inputs, by their names in it.
         shapes: of the inputs that are arguments of `forward`, by those names.
-        result: what the model returns.
+        results: the tensors that the model returns.
+        form: in which it returns them: Python with `{0}` for the first.
         changes: buffers of the module that a call changes, by their paths, with what they become.
     """
 
@@ -173,7 +175,8 @@ class Lowered:
     nests: tuple[Nest | Product, ...]
     places: Mapping[str, Place]
     shapes: Mapping[str, Sequence[Any]]
-    result: ir.IRNode
+    results: tuple[ir.IRNode, ...]
+    form: str
     changes: Mapping[str, ir.IRNode]
 
 
@@ -225,8 +228,10 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
             places[one.arg.name] = Place(name_of[one.arg.name], is_input=True)
         elif one.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             places[one.arg.name] = Place(str(one.target), is_input=False)
+        elif one.kind is InputKind.CONSTANT_TENSOR:
+            _write_out(exported, one)
         else:
-            raise UnloweredError("a tensor that forward makes")
+            raise UnloweredError(f"an argument that is a {one.kind.name.lower()}")
     module = exported.graph_module
     for mark in module.graph.find_nodes(op="call_function", target=torch.ops.tunebench_new.made_by_a_block.default):
         with module.graph.inserting_before(next(iter(module.graph.nodes))):
@@ -240,22 +245,58 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     places = {name: place for name, place in places.items() if name not in unused}
     outputs = dict(zip((one.target for one in signature.output_specs), graph.graph_outputs, strict=True))
     kinds = [one.kind for one in signature.output_specs]
-    if (
-        not exported.call_spec.out_spec.is_leaf()
-        or kinds.count(OutputKind.USER_OUTPUT) != 1
-        or set(kinds) - {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}
-    ):
-        raise UnloweredError("more than one result")
+    if set(kinds) - {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}:
+        raise UnloweredError("a tensor that is written into")
+    count = kinds.count(OutputKind.USER_OUTPUT)
+    form = _form(pytree.tree_unflatten([f"{{{at}}}" for at in range(count)], exported.call_spec.out_spec))
     changes = {str(one.target): outputs[one.target] for one in signature.output_specs if one.target is not None}
     shapes = {
         name_of[node.name]: tuple(node.meta["val"].shape)
         for node in module.graph.find_nodes(op="placeholder")
         if node.name in taken and isinstance(node.meta["val"], torch.Tensor)
     }
-    result = graph.graph_outputs[kinds.index(OutputKind.USER_OUTPUT)]
-    return Lowered(
-        graph, tuple(_nests(graph)), places, shapes, result, {k: v for k, v in changes.items() if k != "None"}
-    )
+    made = zip(kinds, graph.graph_outputs, strict=True)
+    results = tuple(one for kind, one in made if kind is OutputKind.USER_OUTPUT)
+    changes = {path: one for path, one in changes.items() if path != "None"}
+    return Lowered(graph, tuple(_nests(graph)), places, shapes, results, form, changes)
+
+
+def _form(value: object) -> str:
+    """A tree of texts as Python.
+
+    Raises:
+        UnloweredError: it has nodes of a class of its own.
+    """
+    if isinstance(value, str):
+        return value
+    if type(value) is list:
+        return f"[{', '.join(map(_form, value))}]"
+    if type(value) is dict:
+        return f"{{{{{', '.join(f'{key!r}: {_form(one)}' for key, one in value.items())}}}}}"
+    if type(value) is not tuple:
+        raise UnloweredError(f"a result of type {type(value).__name__}")
+    return f"({', '.join(map(_form, value))}{',' if len(value) == 1 else ''})"
+
+
+def _write_out(exported: torch.export.ExportedProgram, made: InputSpec) -> None:
+    """Have the graph make a tensor that forward makes of one number.
+
+    Raises:
+        UnloweredError: it has several.
+    """
+    value: Any = exported.constants[str(made.target)]
+    value = getattr(value, "constant", value)  # of a fake tensor, which the trace was given
+    if value is None or value.numel() != 1 or isinstance(value, FakeTensor):
+        raise UnloweredError("a tensor of several numbers that forward makes")
+    with unset_fake_temporarily():
+        number = value.item()
+    graph = exported.graph_module.graph
+    (place,) = (node for node in graph.find_nodes(op="placeholder") if node.name == made.arg.name)
+    with graph.inserting_after(list(graph.find_nodes(op="placeholder"))[-1]):
+        full = graph.call_function(_aten.full.default, (list(value.shape), number), {"dtype": value.dtype})
+    full.meta = dict(place.meta)
+    place.replace_all_uses_with(full)
+    graph.erase_node(place)
 
 
 def _exported(model: nn.Module, inputs: Mapping[str, Any], dynamic: Mapping[str, Any]) -> torch.export.ExportedProgram:

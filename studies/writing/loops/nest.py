@@ -655,8 +655,9 @@ def nest_pass(
     """
     if not nodes:
         raise UnloweredError("nothing")
-    first = NestWriter(name, nodes, main, needed, kinds, has_items=False)
-    made = first.write()
-    if any(map(_is_scan, nodes)) or not (first.reduced is None or first.neighbours_are_lanes()):
+    has_items = not any(node.is_reduction() for node in nodes)
+    writer = NestWriter(name, nodes, main, needed, kinds, has_items=has_items)
+    made = writer.write()
+    if has_items or any(map(_is_scan, nodes)) or not writer.neighbours_are_lanes():
         return made
     return NestWriter(name, nodes, main, needed, kinds, has_items=True).write()

@@ -45,6 +45,7 @@ class Program:
         dimensions: of the arguments, how many.
         conditions: of the arguments, as Python expressions that are true where the passes serve.
         lines: of Python, that launch the passes and return the result.
+        returns: the type of the result.
         left: the products that torch makes between them, as often as they are there.
     """
 
@@ -54,19 +55,25 @@ class Program:
     dimensions: Mapping[str, int]
     conditions: tuple[str, ...]
     lines: tuple[str, ...]
+    returns: str
     left: tuple[str, ...] = ()
+
+    def renamed(self, prefix: str) -> Program:
+        """Return the program with another prefix of its passes' names."""
+        own = re.compile(r"\bpass(?=_\d+(_(rows|lanes|parts?|join))?\b)")
+        passes = tuple(
+            replace(one, name=own.sub(prefix, one.name), text=own.sub(prefix, one.text)) for one in self.passes
+        )
+        return replace(
+            self, passes=passes, lines=tuple(re.sub(r'"pass(?=_\d)', f'"{prefix}', one) for one in self.lines)
+        )
 
 
 class ProgramWriter:
-    """Writes a program.
+    """Writes a program; its entry points are named `pass_1` and so on."""
 
-    Args:
-        prefix: of the names of entry points and their tunables.
-    """
-
-    def __init__(self, lowered: Lowered, prefix: str) -> None:
+    def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
-        self.prefix = prefix
         self.names = self._symbols()
         self.texts = {**self.names, **self._replaced()}
 
@@ -78,9 +85,9 @@ class ProgramWriter:
         """
         lowered = self.lowered
         with V.set_graph_handler(lowered.graph):
+            results = [self._result(node) for node in lowered.results]
             main = self._main()
-            result, resulting = self._result(lowered.result)
-            shaped = {result, *(self._result(node)[0] for node in lowered.changes.values())}
+            shaped = {name for name, _ in results} | {self._result(node)[0] for node in lowered.changes.values()}
             for one in lowered.nests:
                 if isinstance(one, Product):
                     shaped |= {one.name, *_reads(one)}
@@ -98,7 +105,12 @@ class ProgramWriter:
                 self._sizes(),
                 {name: len(shape) for name, shape in lowered.shapes.items()},
                 tuple(self._conditions()),
-                (*self._launches(steps, shaped), *self._changes(), f"return {resulting}"),
+                (
+                    *self._launches(steps, shaped),
+                    *self._changes(),
+                    f"return {lowered.form.format(*(text for _, text in results))}",
+                ),
+                "torch.Tensor" if lowered.form == "{0}" else "object",
                 tuple(one.function.removeprefix("torch.") for one in products),
             )
 
@@ -111,7 +123,7 @@ class ProgramWriter:
                 return nest
             others = [one for place, one in enumerate(nests) if place != at]
             needed = set(results).union(*(_reads(one) for one in others))
-            return nest_pass(f"{self.prefix}_{number}", nest, main, needed, kinds)
+            return nest_pass(f"pass_{number}", nest, main, needed, kinds)
 
         nests: list[Nest | Product] = []
         for nest in self.lowered.nests:
@@ -165,7 +177,7 @@ class ProgramWriter:
     def _main(self) -> torch.dtype:
         """The type that the source calls `scalar_t`: of the inputs, or else of what the model holds."""
         names = sorted(self.lowered.places, key=lambda name: not self.lowered.places[name].is_input)
-        dtypes = [*map(V.graph.get_dtype, names), self.lowered.result.get_dtype()]
+        dtypes = [*map(V.graph.get_dtype, names), *(one.get_dtype() for one in self.lowered.results)]
         return next((one for one in dtypes if one.is_floating_point), torch.float32)
 
     def _kinds(self, main: torch.dtype, outside: Set[str]) -> dict[str, str]:

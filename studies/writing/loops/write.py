@@ -47,7 +47,7 @@ class ModelNew(TunedModule, Model):
 {checks}
         return super().problem({passed})
 
-    def tuned_forward(self, plan: Plan, {taken}) -> torch.Tensor:
+    def tuned_forward(self, plan: Plan, {taken}) -> {returns}:
 {body}
 '''
 
@@ -90,16 +90,16 @@ def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) 
     errors = []
     for mode in ("eval", "train"):
         try:
-            programs[mode] = ProgramWriter(lower(model_in(mode == "train"), inputs), "pass").write()
+            programs[mode] = ProgramWriter(lower(model_in(mode == "train"), inputs)).write()
         except UnloweredError as error:
             errors.append(error)
     if not programs:
         raise errors[0]
-    if len(programs) == 2:
-        if programs["eval"] == programs["train"]:
-            return {"": programs["eval"]}
-        return {mode: ProgramWriter(lower(model_in(mode == "train"), inputs), mode).write() for mode in programs}
-    return programs
+    if len(programs) < 2:
+        return programs
+    if programs["eval"] == programs["train"]:
+        return {"": programs["eval"]}
+    return {mode: program.renamed(mode) for mode, program in programs.items()}
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,8 @@ def _marked(traced: Traced, last: str, training: bool) -> nn.Module:
         mark = graph.call_function(torch.ops.tunebench_new.made_by_a_block.default, (made,))
     made.replace_all_uses_with(mark, delete_user_cb=lambda user: user is not mark)
     module = fx.GraphModule(traced.model, graph)
+    for name in [name for name in module._buffers if name not in dict(traced.model.named_buffers())]:
+        setattr(module, name, module._buffers.pop(name))  # a tensor that forward makes is none of the model's
     module.train(training)
     return module
 
@@ -228,6 +230,7 @@ def _written(
         ),
         passed=", ".join(inputs),
         checks=_checks(programs, modes),
+        returns=next(iter(programs.values())).returns,
         body="\n".join(f"        {one}" for one in body),
     )
     return Written(text, texts, _left(programs))

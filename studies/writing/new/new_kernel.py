@@ -188,8 +188,8 @@ def _of_block(traced: Traced, core: Core, source: str, name: str) -> _Draft:
 
 
 def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
-    if len(traced.inputs) != len(traced.names) or traced.defaults or not _is_one_tensor(traced):
-        raise UnloweredError("another number of arguments than get_inputs() gives, or of results")
+    if len(traced.inputs) != len(traced.names) or traced.defaults:
+        raise UnloweredError("another number of arguments than get_inputs() gives")
     written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)
     rewrite = partial(_rewritten, lambda other: _of_passes(other, source, name))
     return _Draft({"model.py": written.model, f"{name}.cu": written.source}, PASSES, written.left, rewrite=rewrite)
@@ -222,10 +222,6 @@ def _rewritten(make_draft: Callable[[Traced], _Draft], reference: Reference, fol
 
 def _has_passes(core: Core) -> bool:
     return core.block in ("Linear", "Conv") and bool(core.after) and not core.before
-
-
-def _is_one_tensor(traced: Traced) -> bool:
-    return traced.output is not None
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:

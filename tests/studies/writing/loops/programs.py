@@ -32,30 +32,36 @@ class Case:
 def program_of(case: Case, prefix: str) -> Program:
     """Write a case's program; its own tensors have values, which the program does not see."""
     with FakeTensorMode(allow_non_fake_inputs=True):
-        return ProgramWriter(lower(case.model, case.inputs), prefix).write()
+        return ProgramWriter(lower(case.model, case.inputs)).write().renamed(prefix)
 
 
-def run(
-    cases: Mapping[str, Case], folder: Path, dtype: str = "float32", **chosen: int
-) -> dict[str, torch.Tensor | str]:
+def run(cases: Mapping[str, Case], folder: Path, dtype: str = "float32") -> dict[str, torch.Tensor | str]:
     """Return the results of cases by the names of their entry points, or why one has no program.
+
+    Args:
+        dtype: of the models' inputs.
+    """
+    programs: dict[str, Program] = {}
+    reasons: dict[str, torch.Tensor | str] = {}
+    for name, case in cases.items():
+        try:
+            programs[name] = program_of(case, name)
+        except UnloweredError as error:
+            reasons[name] = str(error)
+    return {**reasons, **(results_of(cases, programs, folder, dtype) if programs else {})}
+
+
+def results_of(
+    cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, dtype: str = "float32", **chosen: int
+) -> dict[str, torch.Tensor]:
+    """Return the results of programs.
 
     Args:
         dtype: of the models' inputs.
         chosen: values of tunables, by how their names end.
     """
-    programs: dict[str, Program] = {}
-    results: dict[str, torch.Tensor | str] = {}
-    for name, case in cases.items():
-        try:
-            programs[name] = program_of(case, name)
-        except UnloweredError as error:
-            results[name] = str(error)
-    if programs:
-        plan = plan_of(cases, programs, folder, dtype, **chosen)
-        for name, program in programs.items():
-            results[name] = result_of(cases[name], program, plan)
-    return results
+    plan = plan_of(cases, programs, folder, dtype, **chosen)
+    return {name: result_of(cases[name], program, plan) for name, program in programs.items()}
 
 
 def kernel_of(

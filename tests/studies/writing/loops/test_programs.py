@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs import Case, kernel_of, program_of, run
+from programs import Case, kernel_of, program_of, results_of, run
 from torch import nn
 from torch.nn import functional
 
 from tunebench.studies.writing.loops.lower import UnloweredError
+from tunebench.studies.writing.loops.program import Program
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.problem import Problem
@@ -75,31 +76,42 @@ def cases() -> dict[str, Case]:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        {"_width": 8},
-        {"_rows": 1, "_lanes": 32, "_width": 2},
-        {"_rows": 32, "_lanes": 1},
-        {"_rows": 4, "_lanes": 64, "_width": 1},
-    ],
+CHOSEN = (
+    {"_width": 8},
+    {"_rows": 1, "_lanes": 32, "_width": 2},
+    {"_rows": 32, "_lanes": 1},
+    {"_rows": 4, "_lanes": 64, "_width": 1},
 )
-def test_passes_compute_what_torch_does(chosen: dict[str, int], tmp_path: Path) -> None:
+"""Values of tunables, by how their names end."""
+
+
+Programs = tuple[dict[str, Case], dict[str, Program]]
+
+
+@pytest.fixture(scope="module")
+def written() -> Programs:
     made = cases()
-    results = run(made, tmp_path, **chosen)
-    for name, case in made.items():
-        wanted = case.model(*case.inputs.values())
-        assert isinstance(results[name], torch.Tensor), f"{name}: {results[name]}"
-        torch.testing.assert_close(
-            results[name], wanted, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
-        )
+    return made, {name: program_of(case, name) for name, case in made.items()}
 
 
 @pytest.mark.slow
-def test_passes_are_built_for_every_gpu_and_type(nvrtc: NvrtcCompiler, tmp_path: Path) -> None:
-    made = cases()
-    kernel, sizes = kernel_of(made, {name: program_of(case, name) for name, case in made.items()}, tmp_path)
+def test_passes_compute_what_torch_does(written: Programs, tmp_path: Path) -> None:
+    made, programs = written
+    for chosen in CHOSEN:
+        results = results_of(made, programs, tmp_path, **chosen)
+        for name, case in made.items():
+            torch.testing.assert_close(
+                results[name],
+                case.model(*case.inputs.values()),
+                rtol=1e-5,
+                atol=1e-5,
+                msg=lambda text, name=name: f"{name}: {text}",
+            )
+
+
+@pytest.mark.slow
+def test_passes_are_built_for_every_gpu_and_type(written: Programs, nvrtc: NvrtcCompiler, tmp_path: Path) -> None:
+    kernel, sizes = kernel_of(*written, tmp_path)
     for architecture in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"):
         for dtype in kernel.dtypes if architecture == "sm_90" else ("bfloat16",):
             variant = kernel.variant(Configuration(kernel.space.default), Problem(sizes, dtype, {}), architecture)
@@ -134,10 +146,28 @@ def test_a_branch_on_a_size_is_a_condition() -> None:
     assert "x_1 <= 5" in program_of(Case(Called(short), {"x": torch.randn(4, 3)}), "short").conditions
 
 
+def test_several_results_are_returned_in_their_form(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = Case(
+        Called(lambda x: ((x + 1, [x.sum(1)]), {"as it is": x, "half": x[:, :4]})), {"several_x": torch.randn(5, 8)}
+    )
+    found: object = run({"several": case}, tmp_path)["several"]
+    torch.testing.assert_close(found, case.model(case.inputs["several_x"]))
+
+
+def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = Case(
+        Called(lambda x: torch.minimum(x, torch.tensor(0.25)) * torch.tensor([3])), {"number_x": torch.randn(5, 8)}
+    )
+    found = run({"number": case}, tmp_path)["number"]
+    torch.testing.assert_close(found, case.model(case.inputs["number_x"]))
+
+
 def test_what_has_no_loops_says_why() -> None:
     for function, reason in (
         (lambda x: torch.sort(x, 1).values, "sort"),
-        (lambda x: (x, x + 1), "more than one result"),
+        (lambda x: (x + 1, x.shape[0]), "a result that is no tensor"),
         (lambda x: x.index_put((torch.tensor([0]),), torch.tensor(1.0)), "a tensor that"),
     ):
         with pytest.raises(UnloweredError, match=reason):
