@@ -186,7 +186,7 @@ class Handler(DefaultHandler):
         """Return the text of a place in memory."""
         try:
             return cpp(index, self.ranges)
-        except TypeError as error:
+        except (TypeError, NotImplementedError) as error:
             raise UnloweredError(f"an index with {error}") from error
 
     @contextmanager

@@ -74,6 +74,10 @@ class _CppPrinter(ExprPrinter):
     def _print_ToFloat(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         return f"accumulator_t({self._print(expr.args[0])})"
 
+    def _print_FloatPow(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
+        base, power = map(self._print, expr.args)
+        return f"pow(accumulator_t({base}), accumulator_t({power}))"
+
     def _print_Pow(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         base, power = expr.args
         if not (power.is_integer and power.is_number and power > 0):
