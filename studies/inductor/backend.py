@@ -2,8 +2,9 @@
 
 Inductor decomposes, lowers and fuses as always, and its scheduler asks the back end of a device for the code of each
 fused node. Here it is asked through `_emit`: a node whose region has a kernel that was measured to be faster than
-torch.compile's own code becomes a call of that kernel, and Inductor writes all others itself. So guards, dynamic
-shapes, several graphs, CUDA graphs and training are Inductor's own.
+torch.compile's own code becomes a call of that kernel, and Inductor writes all others itself. Products of matrices are
+regions with what is computed behind them (`products.py`). So guards, dynamic shapes, several graphs, CUDA graphs and
+training are Inductor's own.
 
 What is known of regions is part of the key of PyTorch's caches of compiled graphs: after a region was tuned, a graph
 is compiled anew.
@@ -27,6 +28,8 @@ from torch._inductor.virtualized import V
 from torch.compiler import config as torch_config
 
 from tunebench.studies.inductor.known import call_of, state_of_regions
+from tunebench.studies.inductor.operators import written_if_faster
+from tunebench.studies.inductor.products import Serve, ServeProducts
 from tunebench.studies.inductor.region import NotRegionError, Region, region_of
 
 _log = logging.getLogger(__name__)
@@ -48,15 +51,16 @@ def tunebench(
         mode, options: of `torch.compile`, as Inductor has them.
     """
     patches = {**(torch._inductor.list_mode_options(mode) if mode else {}), **(options or {})}
-    return compile_with(_emit, state_of_regions(), graph, inputs, patches)
+    return compile_with(_emit, written_if_faster, state_of_regions(), graph, inputs, patches)
 
 
 def compile_with(
-    emit: Emit, tag: str, graph: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, Any]
+    emit: Emit, serve: Serve, tag: str, graph: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, Any]
 ) -> Callable[..., Any]:
     """Compile a graph by Inductor, whose nodes' code another function writes.
 
     Args:
+        serve: of regions that begin with products.
         tag: is part of the key of PyTorch's caches.
     """
 
@@ -66,7 +70,8 @@ def compile_with(
             return compile_fx_inner(*arguments, **named)
 
     with torch_config.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
-        compiled: Any = compile_fx(graph, inputs, inner_compile=inner, config_patches=dict(patches))
+        own = {"post_grad_custom_pre_pass": ServeProducts(serve, tag)}
+        compiled: Any = compile_fx(graph, inputs, inner_compile=inner, config_patches={**own, **patches})
     return compiled  # type: ignore[no-any-return]
 
 

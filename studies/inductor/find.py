@@ -14,6 +14,8 @@ from torch._inductor.virtualized import V
 from torch.utils._pytree import tree_leaves
 
 from tunebench.studies.inductor.backend import compile_with, region_or_none
+from tunebench.studies.inductor.known import is_lost
+from tunebench.studies.inductor.products import Write
 from tunebench.studies.inductor.region import Region
 
 _FORWARDS = 3
@@ -46,6 +48,7 @@ class Probe:
         self.regions: list[Region] = []
         self.ranges: dict[int, tuple[tuple[float, float], ...]] = {}
         self._marks: list[tuple[int, Any]] = []
+        self._compiled: dict[int, Callable[..., torch.Tensor]] = {}
 
     def begin(self, number: int, *tensors: torch.Tensor) -> None:
         """Note the ranges of a region's inputs in its first call, and the time."""
@@ -56,6 +59,18 @@ class Probe:
     def end(self, number: int) -> None:
         """Note the time."""
         self._mark(number)
+
+    def run(self, number: int, inputs: list[torch.Tensor]) -> torch.Tensor:
+        """Run a region of a product by Inductor's own code, and note the times."""
+        if number not in self._compiled:
+            names: dict[str, Any] = {}
+            exec(self.regions[number].text, names)
+            self._compiled[number] = torch.compile(names["Model"]())
+            self._compiled[number](*inputs)
+        self.begin(number, *inputs)
+        result = self._compiled[number](*inputs)
+        self.end(number)
+        return result
 
     def _mark(self, number: int) -> None:
         self._marks.append((number, _now(self.regions[number].device)))
@@ -127,13 +142,37 @@ def _emit_probed(backend: Any, own: Callable[[Any], None], node: Any) -> None:
     wrapper.writeline(f"probe().end({number})")
 
 
+@torch.library.custom_op("tunebench_inductor::probed_region", mutates_args=())
+def probed_region(number: int, inputs: list[torch.Tensor]) -> torch.Tensor:
+    """Run a region by Inductor's own code while the probe watches."""
+    return _probe.run(number, inputs)
+
+
+@probed_region.register_fake
+def _(number: int, inputs: list[torch.Tensor]) -> torch.Tensor:
+    (output,) = _probe.regions[number].outputs
+    return inputs[0].new_empty(output.shape)
+
+
+def _written_probed(region: Region) -> Write | None:
+    """Return how the call of a product's region is written that is measured; None of one that is known to lose."""
+    if is_lost(region):
+        return None
+    _probe.regions.append(region)
+    number = len(_probe.regions) - 1
+    return lambda graph, inputs: graph.call_function(probed_region._opoverload, (number, inputs))
+
+
 def find_regions(model: Callable[..., Any], inputs: Sequence[Any]) -> list[RegionInModel]:
-    """Return a model's regions, equal ones once, those that take most of its time first."""
+    """Return a model's regions, equal ones once, those that take most of its time first.
+
+    A product that is known to be faster by Inductor's own code is none, so that what is computed behind it is one.
+    """
     global _probe  # noqa: PLW0603 - compiled graphs find it by its name
     _probe = Probe()
 
     def backend(graph: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
-        return compile_with(_emit_probed, "probe", graph, given, {"fx_graph_cache": False})
+        return compile_with(_emit_probed, _written_probed, "probe", graph, given, {"fx_graph_cache": False})
 
     compiled = torch.compile(model, backend=backend)
     run = functools.partial(_run, compiled, inputs)

@@ -111,6 +111,18 @@ class Evidence:
         return self.ratio.decision is Decision.FASTER
 
 
+def is_lost(region: Region) -> bool:
+    """Whether results say that Inductor's own code is as fast as a region's kernel, or that it has no kernel."""
+    folder = regions_folder() / region.name
+    if not folder.is_dir():
+        return False
+    try:
+        evidence = evidence_for(region, folder)
+    except TunebenchError:
+        return True
+    return evidence is not None and not evidence.is_faster
+
+
 def evidence_for(region: Region, folder: Path) -> Evidence | None:
     """Return what decides between a region's kernel and Inductor's own code; None where nothing was measured.
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tunebench.db.connection.database import Database
 from tunebench.studies.display.terminal import print_line, print_table
@@ -21,6 +20,9 @@ from tunebench.studies.tuning.targets import resolve_study
 from tunebench.studies.tuning.tune import Reporter, tune
 from tunebench.studies.writing.loops.lower import UnloweredError
 from tunebench.studies.writing.loops.write import write
+from tunebench.studies.writing.new.draft import draft
+from tunebench.studies.writing.new.trace import Traced, trace
+from tunebench.studies.writing.new.write import model_text
 from tunebench.tuner.errors import TunebenchError, first_line
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.study.study import Ending
@@ -69,24 +71,37 @@ def optimize_regions(
     Raises:
         TunebenchError: the database cannot be written.
     """
-    report = OptimizeReport([OptimizedRegion(one) for one in find_regions(model, inputs)])
+    report = OptimizeReport([])
+    found = _new_regions(report, model, inputs)
     ends = time.monotonic() + seconds
-    waiting = sum(one.found.seconds for one in report.regions)
-    for one in report.regions:
-        left = ends - time.monotonic()
-        share = max(LEAST_SECONDS, left * one.found.seconds / waiting)
-        waiting -= one.found.seconds
-        try:
-            one.evidence = _known(one.found.region)
-            if one.evidence is None and share <= left and not report.interrupted:
-                one.reason = "its study was not conclusive"
-                report.interrupted = _tune(one.found, share, database, reporter)
+    while found:
+        waiting = sum(one.found.seconds for one in found)
+        for one in found:
+            left = ends - time.monotonic()
+            share = min(left, max(LEAST_SECONDS, left * one.found.seconds / waiting))
+            waiting -= one.found.seconds
+            try:
                 one.evidence = _known(one.found.region)
-            else:
-                one.reason = "no time was left to tune it"
-        except TunebenchError as error:
-            one.reason = first_line(error)
+                if one.evidence is None and left >= LEAST_SECONDS and not report.interrupted:
+                    one.reason = "its study was not conclusive"
+                    report.interrupted = _tune(one.found, share, database, reporter)
+                    one.evidence = _known(one.found.region)
+                else:
+                    one.reason = "no time was left to tune it"
+            except TunebenchError as error:
+                one.reason = first_line(error)
+        report.regions += found
+        found = _new_regions(report, model, inputs)
+    report.regions.sort(key=lambda one: -one.found.seconds)
     return report
+
+
+def _new_regions(report: OptimizeReport, model: Callable[..., Any], inputs: Sequence[Any]) -> list[OptimizedRegion]:
+    """Return regions that no report has: of a product that turned out to be slower the rest is a region of its own."""
+    if report.regions and not any(one.evidence and not one.evidence.is_faster for one in report.regions):
+        return []
+    known = {one.found.region.name for one in report.regions}
+    return [OptimizedRegion(one) for one in find_regions(model, inputs) if one.region.name not in known]
 
 
 def _known(region: Region) -> Evidence | None:
@@ -121,16 +136,30 @@ def write_kernel(found: RegionInModel, folder: Path) -> None:
         TunebenchError: there is no kernel for it.
     """
     text = problem_text(found.region, found.ranges)
-    reference = load_reference(folder / "reference.py", text=text)
-    with FakeTensorMode():
-        inputs = {f"x{place}": one for place, one in enumerate(reference.get_inputs())}
+    traced = trace(load_reference(folder / "reference.py", text=text))
+    files = {"reference.py": text, **_files(folder.name, traced)}
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
+
+
+def _files(name: str, traced: Traced) -> dict[str, str]:
+    """The files of a region's kernel: a block's where it begins with a product, or else passes.
+
+    Raises:
+        TunebenchError: there is no kernel for it.
+    """
+    source = "a compiled model"
+    for core in draft(traced, None).cores:
+        if core.block == "Linear" and not core.left:
+            return {"model.py": model_text(name, traced, core, source)}
     try:
-        written = write(folder.name, reference.model(), inputs, "a compiled model")
+        written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)
     except UnloweredError as error:
         raise _NoKernelError(f"no kernel: {error}") from error
-    folder.mkdir(parents=True)
-    for name, content in (("reference.py", text), (f"{folder.name}.cu", written.source), ("model.py", written.model)):
-        (folder / name).write_text(content, encoding="utf-8")
+    if written.left:
+        raise _NoKernelError("no kernel: its product has none of a block's forms")
+    return {f"{name}.cu": written.source, "model.py": written.model}
 
 
 def values_of_report(report: OptimizeReport) -> list[dict[str, object]]:

@@ -131,9 +131,9 @@ def region_of(node: BaseSchedulerNode) -> Region:
     inputs = {one: begins[one] for one in used if one in begins}
     if not inputs:
         raise NotRegionError("it reads no tensor")
-    text = _Writer(inputs).text(operations, ends)
+    text = text_of(inputs, operations, ends)
     is_dynamic = any(isinstance(size, torch.SymInt) for one in (*inputs, *ends) for size in one.meta["val"].shape)
-    return Region(text, (*inputs.values(),), (*ends.values(),), tuple(inner), device, is_dynamic, _source_of([*ends]))
+    return Region(text, (*inputs.values(),), (*ends.values(),), tuple(inner), device, is_dynamic, source_of([*ends]))
 
 
 def _value_of(name: str) -> tuple[fx.Node, Value]:
@@ -194,7 +194,20 @@ def _is_size(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt)
 
 
-def _source_of(nodes: Sequence[fx.Node]) -> str:
+def text_of(inputs: Mapping[fx.Node, Value], nodes: Sequence[fx.Node], ends: Mapping[fx.Node, Value]) -> str:
+    """Return the text of a region's `Model`.
+
+    Args:
+        nodes: the operations, in order.
+        ends: the values that it returns.
+
+    Raises:
+        NotRegionError: there is no Python for an operation.
+    """
+    return _Writer(inputs).text(nodes, ends)
+
+
+def source_of(nodes: Sequence[fx.Node]) -> str:
     """Return the line of code that made the last of some nodes, as `file:line`."""
     lines = [
         line for node in nodes for line in (node.stack_trace or "").splitlines() if line.lstrip().startswith("File")

@@ -219,7 +219,6 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
             }
         exported = _exported(model, inputs, dynamic)
     signature = exported.graph_signature
-    taken = set(signature.user_inputs)
     places: dict[str, Place] = {}
     names, name_of = iter(inputs), dict[str, str]()
     for one in signature.input_specs:
@@ -240,6 +239,12 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
         mark.replace_all_uses_with(given)
         places[given.name] = Place(GIVEN, is_input=True)
         module.graph.eliminate_dead_code()
+    for at, node in enumerate(module.graph.find_nodes(op="placeholder")):
+        old = node.name
+        node.name = node.target = f"given_{at}"  # no name that an entry point has of its own
+        places[node.name] = places.pop(old)
+        if old in name_of:
+            name_of[node.name] = name_of.pop(old)
     unused = {node.name for node in module.graph.find_nodes(op="placeholder") if not node.users}
     graph = _lowered(module)
     places = {name: place for name, place in places.items() if name not in unused}
@@ -253,7 +258,7 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     shapes = {
         name_of[node.name]: tuple(node.meta["val"].shape)
         for node in module.graph.find_nodes(op="placeholder")
-        if node.name in taken and isinstance(node.meta["val"], torch.Tensor)
+        if node.name in name_of and isinstance(node.meta["val"], torch.Tensor)
     }
     made = zip(kinds, graph.graph_outputs, strict=True)
     results = tuple(one for kind, one in made if kind is OutputKind.USER_OUTPUT)

@@ -213,7 +213,11 @@ class ProgramWriter:
 
     def _value(self, name: str) -> str:
         place = self.lowered.places.get(name)
-        return name if place is None else place.text if place.is_input else f"self.{place.text}"
+        if place is None:
+            return name
+        if place.is_input:
+            return place.text
+        return "self." + re.sub(r"[.]([0-9]+)(?=[.]|$)", r"[\1]", place.text)  # of a Sequential, or a list of modules
 
     def _python(self, expression: Any) -> str:
         return self._renamed(python(tidy(expression)))

@@ -28,6 +28,7 @@ class Core:
         attributes: of the class.
         before, after: bodies of functions of torch's operations around it; nothing where there are none.
         left: the operations that stay torch's, by name.
+        left_before: these of the ones that stand before the value which the block is given.
         left_nodes: their nodes.
         last: the node whose value the block makes, by name.
         done: the operations that the block does, by name, as often as they are there.
@@ -38,6 +39,7 @@ class Core:
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    left_before: tuple[str, ...] = ()
     left_nodes: frozenset[str] = frozenset()
     last: str = ""
     done: tuple[str, ...] = ()
@@ -111,11 +113,14 @@ def around(traced: Traced, given: Given, last: fx.Node) -> Core:
     before = [] if given.is_itself else lines_of(first, traced.model, given.node, inputs)
     after = lines_of(behind, traced.model, result, {**known, last: traced.free("value")}) if behind else []
     left = [node for node in [*first, *behind] if node.op != "get_attr"]
-    names = tuple(dict.fromkeys(called(node, traced.model) for node in left if not _is_about_memory(node)))
     inside = [node for node in between(given.node, last) - {given.node} if not _is_about_memory(node)]
     done = [name for node in inside if (name := called(node, traced.model)) not in (*SAME, *CASTS)]
     nodes = frozenset(node.name for node in left)
-    return Core("", [], tuple(before), tuple(after), names, nodes, last.name, tuple(done))
+    names, of_first = (
+        tuple(dict.fromkeys(called(node, traced.model) for node in some if not _is_about_memory(node)))
+        for some in (left, [node for node in left if node in first])
+    )
+    return Core("", [], tuple(before), tuple(after), names, of_first, nodes, last.name, tuple(done))
 
 
 def _path(graph: fx.Graph, result: fx.Node, known: Collection[fx.Node]) -> list[fx.Node]:

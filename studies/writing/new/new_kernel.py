@@ -205,7 +205,8 @@ def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> 
         return _of_block_and_passes(other, cores[0], source, name)
 
     files = {"model.py": model_text(name, traced, core, source, made), f"{name}.cu": made.source}
-    return _Draft(files, f"{core.block} and passes", made.left, rewrite=partial(_rewritten, again))
+    left = (*core.left_before, *made.left)
+    return _Draft(files, f"{core.block} and passes", left, rewrite=partial(_rewritten, again))
 
 
 def _rewritten(make_draft: Callable[[Traced], _Draft], reference: Reference, folder: Path) -> Path:
@@ -221,7 +222,7 @@ def _rewritten(make_draft: Callable[[Traced], _Draft], reference: Reference, fol
 
 
 def _has_passes(core: Core) -> bool:
-    return core.block in ("Linear", "Conv") and bool(core.after) and not core.before
+    return core.block in ("Linear", "Conv") and bool(core.after)
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:

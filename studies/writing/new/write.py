@@ -145,17 +145,30 @@ def _taken(traced: Traced) -> str:
 
 def _methods_with_passes(traced: Traced, core: Core, behind: Behind) -> list[str]:
     """Return the methods of a block with passes behind it."""
-    taken = _taken(traced)
-    given = ", ".join([traced.names[0], *(name for name in traced.names[1:] if core.reads(name))])
+    names, taken, before = list(traced.names), _taken(traced), traced.free("before")
+    passed = ", ".join(names)
+    given = ", ".join([before if core.before else names[0], *(name for name in names[1:] if core.reads(name))])
+    *problem, result = [line.replace("{given}", given) for line in behind.problem]
+    lines, made = [""], []
+    if core.before:
+        lines += _before(traced, core)
+        problem += [f"{before} = self.foreseen(self.before, {passed})", f"if {before} is None:", "    return None"]
+        made = [f"    {before} = self.before({passed})"]
     return [
-        "",
+        *lines,
         f"def problem(self, {taken}) -> Problem | None:",
-        *(f"    {line.replace('{given}', given)}" for line in behind.problem),
+        *(f"    {line}" for line in (*problem, result)),
         "",
         f"def tuned_forward(self, plan: Plan, {taken}) -> torch.Tensor:",
+        *made,
         f"    {GIVEN} = super().tuned_forward(plan, {given})",
         *(f"    {line}" for line in behind.after),
     ]
+
+
+def _before(traced: Traced, core: Core) -> list[str]:
+    """Return the method of the operations that stay torch's in front of a block."""
+    return [f"def before(self, {_taken(traced)}) -> torch.Tensor:", *(f"    {line}" for line in core.before), ""]
 
 
 def _methods(traced: Traced, core: Core) -> list[str]:
@@ -167,7 +180,7 @@ def _methods(traced: Traced, core: Core) -> list[str]:
     told = f"TODO: torch still does what the kernel has no text for: {', '.join(core.left)}."
     lines = ["", *(f"# {line}" for line in (wrap(told, 110) if core.left else ()))]
     if core.before:
-        lines += [f"def before(self, {taken}) -> torch.Tensor:", *(f"    {line}" for line in core.before), ""]
+        lines += _before(traced, core)
     if given != passed:
         lines.append(f"def problem(self, {taken}) -> Problem | None:")
         if core.before:

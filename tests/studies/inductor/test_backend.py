@@ -24,22 +24,34 @@ pytestmark = pytest.mark.slow
 
 
 class Gate(nn.Module):
-    """A product, and what a model does with it."""
+    """Products that are a library's, and what a model does with them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(16, 16)
+        self.weight = nn.Parameter(torch.randn(2, 16, 16) / 4)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Gate twice: two equal regions."""
         for _ in range(2):
-            x = functional.silu(self.layer(x)) * y
+            x = functional.silu(torch.bmm(x, self.weight)) * y
         return x
+
+
+class Layers(nn.Module):
+    """A layer of which several things are computed, element by element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 32, bias=False), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Two regions, of which the second has the first in its product and the input beside it."""
+        return torch.softmax(y + self.second(functional.gelu(self.first(x))) * 2, -1)
 
 
 def inputs(rows: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
-    return torch.randn(rows, 16), torch.randn(rows, 16)
+    return torch.randn(2, rows, 16), torch.randn(2, rows, 16)
 
 
 def written(model: nn.Module) -> Region:
@@ -76,6 +88,48 @@ def test_a_region_is_ours_only_where_it_is_faster_than_inductors_own_code() -> N
     assert code.count("RegionCall(folder=") == 2
     assert "cpp_fused" not in code
     torch.testing.assert_close(given, wanted)
+
+
+def written_with_products(model: nn.Module, given: tuple[torch.Tensor, ...]) -> list[Region]:
+    """Write the kernels of a model's regions that have one, and record them as faster."""
+    regions = []
+    for report in find_regions(model, given):
+        with suppress(TunebenchError):
+            write_kernel(report, regions_folder() / report.region.name)
+            record(report.region, Ratio(1.2, 1.15, 1.25, 40, 0.99))
+            regions.append(report.region)
+    return regions
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_is_a_region_with_what_is_computed_behind_it(dtype: torch.dtype) -> None:
+    model = Layers().to(dtype).eval()
+    given = tuple(one.to(dtype) for one in inputs())
+    with torch.no_grad():
+        wanted, regions = model(*given), written_with_products(model, given)
+        products = [one for one in regions if "torch.mm(" in one.text]
+        assert len(products) == 2 and len(regions) == 3
+        assert sum("torch.erf(" in one.text for one in products) == 1
+        assert sorted(len(one.inputs) for one in products) == [2, 4]
+        torch.compiler.reset()
+        found, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), *given)
+        assert code.count("tunebench_inductor.region.default(") == 2
+        assert "extern_kernels.mm" not in code and "extern_kernels.addmm" not in code
+        torch.testing.assert_close(found, wanted)
+        for region in products:
+            record(region, Ratio(0.9, 0.88, 0.92, 40, 0.99))
+        assert not any("torch.mm(" in one.region.text for one in find_regions(model, given))
+
+
+def test_products_of_a_step_of_training_are_right() -> None:
+    model, given = Layers(), inputs()
+    assert len([one for one in written_with_products(model, given) if "torch.mm(" in one.text]) > 2
+    wanted = torch.autograd.grad(model(*given).square().sum(), list(model.parameters()))
+    torch.compiler.reset()
+    output, codes = run_and_get_code(torch.compile(model, backend=tunebench), *given)
+    found, backward = run_and_get_code(torch.autograd.grad, output.square().sum(), list(model.parameters()))
+    assert all("tunebench_inductor.region.default(" in one for one in (codes[0], backward[0]))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_a_step_of_training_is_right_where_regions_of_the_backward_are_ours() -> None:

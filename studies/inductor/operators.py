@@ -1,0 +1,45 @@
+"""The operators by which a compiled graph calls the kernel of a product's region, or times it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import fx
+
+from tunebench.studies.inductor.known import RegionCall, call_of, model_in
+from tunebench.studies.inductor.products import Write
+from tunebench.studies.inductor.region import Region
+
+
+@torch.library.custom_op("tunebench_inductor::region", mutates_args=())
+def region(folder: str, configuration: str, inputs: list[torch.Tensor]) -> torch.Tensor:
+    """Run a region's kernel."""
+    result: torch.Tensor = _call(folder, configuration)(*inputs)
+    return result
+
+
+@region.register_fake
+def _(folder: str, configuration: str, inputs: list[torch.Tensor]) -> torch.Tensor:  # noqa: ARG001
+    result: torch.Tensor = model_in(Path(folder))().reference_forward(*inputs)
+    return result
+
+
+@cache
+def _call(folder: str, configuration: str) -> RegionCall:
+    return RegionCall(folder, json.loads(configuration))
+
+
+def written_if_faster(known: Region) -> Write | None:
+    """Return how a region's call is written that has a kernel which results say is faster; None for another."""
+    call = call_of(known)
+    if call is None:
+        return None
+    text = json.dumps(dict(call.configuration))
+
+    def write(graph: fx.Graph, inputs: list[fx.Node]) -> fx.Node:
+        return graph.call_function(torch.ops.tunebench_inductor.region.default, (call.folder, text, inputs))
+
+    return write
