@@ -53,7 +53,7 @@ def cases(names: list[str]) -> Iterator[tuple[str, Case]]:
         if names and operation.name not in names:
             continue
         if torch.float32 not in operation.supported_dtypes("cpu") or operation.name.startswith(
-            ("linalg", "_refs", "fft")
+            ("linalg", "_refs", "fft", "new_empty")  # the last hold whatever is in memory
         ):
             continue
         try:
