@@ -138,7 +138,7 @@ def _inserted(statement: str, name: str, text: str) -> str:
     place = re.search(rf"\b{name}\b", statement)
     assert place is not None
     before, behind = statement[: place.start()], statement[place.end() :]
-    is_whole = before.endswith(("(", ", ", "= ")) and behind.startswith((")", ",", ";"))
+    is_whole = before.endswith(("(", ", ", " = ")) and behind.startswith((")", ",", ";"))
     is_atom = re.fullmatch(r"\w+|\w+\([^()]*(\([^()]*\)[^()]*)*\)", text) is not None
     return f"{before}{text if is_whole or is_atom else f'({text})'}{behind}"
 

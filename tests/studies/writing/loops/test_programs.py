@@ -46,6 +46,7 @@ MODELS = {
     "negative_zeros": (lambda x: torch.signbit((x * 0.3).round()), (4, 9)),
     "quotients_of_signs": (lambda x: (1 / x.relu().sign()).clamp(max=9), (4, 9)),
     "mirrored": (lambda x: functional.pad(x, (2, 1), mode="reflect").exp(), (4, 9)),
+    "equal_to_a_choice": (lambda x: (x[:1] == torch.where(x > 0, x, -x)).any(0), (4, 9)),
     "root_of_a_size": (lambda x: x * x.shape[1] ** -0.5, (4, 9)),
     "mean_of_one_window": (lambda x: x * functional.avg_pool2d(x, 2), (2, 4, 3, 3)),
     "transposed": (lambda x: (x.mT @ torch.eye(3) if False else x.mT).contiguous().exp(), (4, 6, 3)),
