@@ -298,7 +298,7 @@ def tune(
 
 
 def optimize(
-    model: Callable[..., Any], *inputs: Any, seconds: float = 300, progress: bool = False
+    model: Callable[..., Any], *inputs: Any, seconds: float = 300, mode: str | None = None, progress: bool = False
 ) -> Callable[..., Any]:
     """Tune the regions of a model that take most of its time, print what came of it, and return the model compiled.
 
@@ -311,6 +311,7 @@ def optimize(
         model: a module, or a function of tensors; it is called with the inputs several times. With gradients enabled
             the regions of the backward are tuned too: use `torch.no_grad()` for inference.
         seconds: for all studies together; 0 prints what is known.
+        mode: of `torch.compile`: what it fuses depends on that.
         progress: show what is done on standard error.
 
     Raises:
@@ -325,9 +326,9 @@ def optimize(
 
     request = make(OptimizeRequest, {"seconds": float(seconds)}, "optimize")
     with opened(None, read_only=False) as database, StudyDisplay(_console(progress)) as display:
-        report = optimize_regions(model, inputs, request.seconds, database, display)
+        report = optimize_regions(model, inputs, request.seconds, database, display, mode)
     print_report(report)
-    return torch.compile(model, backend=tunebench)
+    return torch.compile(model, backend=tunebench, mode=mode)
 
 
 @taking(CheckRequest)

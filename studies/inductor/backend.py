@@ -50,8 +50,13 @@ def tunebench(
     Args:
         mode, options: of `torch.compile`, as Inductor has them.
     """
-    patches = {**(torch._inductor.list_mode_options(mode) if mode else {}), **(options or {})}
+    patches = {**modes_options(mode), **(options or {})}
     return compile_with(_emit, written_if_faster, state_of_regions(), graph, inputs, patches)
+
+
+def modes_options(mode: str | None) -> dict[str, Any]:
+    """Return Inductor's options of a mode of `torch.compile`."""
+    return torch._inductor.list_mode_options(mode) if mode else {}
 
 
 def compile_with(

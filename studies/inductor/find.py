@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch._inductor.virtualized import V
 from torch.utils._pytree import tree_leaves
 
-from tunebench.studies.inductor.backend import compile_with, region_or_none
+from tunebench.studies.inductor.backend import compile_with, modes_options, region_or_none
 from tunebench.studies.inductor.known import is_lost
 from tunebench.studies.inductor.products import Write
 from tunebench.studies.inductor.region import Region
@@ -163,26 +163,30 @@ def _written_probed(region: Region) -> Write | None:
     return lambda graph, inputs: graph.call_function(probed_region._opoverload, (number, inputs))
 
 
-def find_regions(model: Callable[..., Any], inputs: Sequence[Any]) -> list[RegionInModel]:
-    """Return a model's regions, equal ones once, those that take most of its time first.
+def find_regions(model: Callable[..., Any], inputs: Sequence[Any], mode: str | None = None) -> list[RegionInModel]:
+    """Return a model's regions, those that are equal at equal sizes once; the ones that take most of its time first.
 
     A product that is known to be faster by Inductor's own code is none, so that what is computed behind it is one.
+
+    Args:
+        mode: of `torch.compile`, which decides what is fused; without its CUDA graphs, in which nothing can be probed.
     """
     global _probe  # noqa: PLW0603 - compiled graphs find it by its name
     _probe = Probe()
+    patches = {**modes_options(mode), "triton.cudagraphs": False, "fx_graph_cache": False}
 
     def backend(graph: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
-        return compile_with(_emit_probed, _written_probed, "probe", graph, given, {"fx_graph_cache": False})
+        return compile_with(_emit_probed, _written_probed, "probe", graph, given, patches)
 
     compiled = torch.compile(model, backend=backend)
     run = functools.partial(_run, compiled, inputs)
     run()
     calls = min((_probe.seconds_of(run) for _ in range(_FORWARDS)), key=lambda one: sum(took for _, took in one))
     whole = min(_whole(run) for _ in range(_FORWARDS))
-    found: dict[str, RegionInModel] = {}
+    found: dict[Hashable, RegionInModel] = {}
     for number, took in calls:
         region = _probe.regions[number]
-        report = found.setdefault(region.name, RegionInModel(region, _probe.ranges[number]))
+        report = found.setdefault(region.key, RegionInModel(region, _probe.ranges[number]))
         report.calls += 1
         report.seconds += took
         report.share += took / max(whole, took)

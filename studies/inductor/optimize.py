@@ -61,18 +61,24 @@ class _NoKernelError(TunebenchError):
 
 
 def optimize_regions(
-    model: Callable[..., Any], inputs: Sequence[Any], seconds: float, database: Database, reporter: Reporter
+    model: Callable[..., Any],
+    inputs: Sequence[Any],
+    seconds: float,
+    database: Database,
+    reporter: Reporter,
+    mode: str | None = None,
 ) -> OptimizeReport:
     """Tune the regions of a model; one of which results are known is not tuned again.
 
     Args:
         seconds: of all studies together.
+        mode: of `torch.compile`, in which the model will run.
 
     Raises:
         TunebenchError: the database cannot be written.
     """
     report = OptimizeReport([])
-    found = _new_regions(report, model, inputs)
+    found = _new_regions(report, model, inputs, mode)
     ends = time.monotonic() + seconds
     while found:
         waiting = sum(one.found.seconds for one in found)
@@ -91,17 +97,19 @@ def optimize_regions(
             except TunebenchError as error:
                 one.reason = first_line(error)
         report.regions += found
-        found = _new_regions(report, model, inputs)
+        found = _new_regions(report, model, inputs, mode)
     report.regions.sort(key=lambda one: -one.found.seconds)
     return report
 
 
-def _new_regions(report: OptimizeReport, model: Callable[..., Any], inputs: Sequence[Any]) -> list[OptimizedRegion]:
+def _new_regions(
+    report: OptimizeReport, model: Callable[..., Any], inputs: Sequence[Any], mode: str | None
+) -> list[OptimizedRegion]:
     """Return regions that no report has: of a product that turned out to be slower the rest is a region of its own."""
     if report.regions and not any(one.evidence and not one.evidence.is_faster for one in report.regions):
         return []
-    known = {one.found.region.name for one in report.regions}
-    return [OptimizedRegion(one) for one in find_regions(model, inputs) if one.region.name not in known]
+    known = {one.found.region.key for one in report.regions}
+    return [OptimizedRegion(one) for one in find_regions(model, inputs, mode) if one.region.key not in known]
 
 
 def _known(region: Region) -> Evidence | None:
@@ -116,8 +124,7 @@ def _tune(found: RegionInModel, seconds: float, database: Database, reporter: Re
         TunebenchError: there is no kernel for it, or it cannot be tuned.
     """
     region, folder = found.region, regions_folder() / found.region.name
-    if not folder.is_dir():
-        write_kernel(found, folder)
+    write_kernel(found, folder)
     problem = problem_of(model_in(folder), region)
     if problem is None:
         raise _NoKernelError("its kernel does not serve these inputs")
@@ -130,11 +137,13 @@ def _tune(found: RegionInModel, seconds: float, database: Database, reporter: Re
 
 
 def write_kernel(found: RegionInModel, folder: Path) -> None:
-    """Write the folder of a region's kernel.
+    """Write the folder of a region's kernel, which serves all sizes, unless it is there.
 
     Raises:
         TunebenchError: there is no kernel for it.
     """
+    if folder.is_dir():
+        return
     text = problem_text(found.region, found.ranges)
     traced = trace(load_reference(folder / "reference.py", text=text))
     files = {"reference.py": text, **_files(folder.name, traced)}

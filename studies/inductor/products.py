@@ -175,8 +175,9 @@ class _Copy:
         raise NotRegionError("another shape")
 
     def _input(self, node: Any, shape: tuple[int, ...] | None = None, *, is_operand: bool = False) -> fx.Node:
-        if node.op == "call_function" and node.target is _CONVERSION and node.args[0].meta["val"].dtype in _FLOATS:
-            node = node.args[0]
+        is_conversion = node.op == "call_function" and node.target is _CONVERSION
+        if is_conversion and not is_operand and node.args[0].meta["val"].dtype in _FLOATS:
+            node = node.args[0]  # but operands of a product are of one type
         if not node.meta["val"].is_contiguous():
             raise NotRegionError("a tensor that is not contiguous")
         shape = shape or _shape_of(node)

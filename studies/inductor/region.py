@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,11 @@ class Region:
     def name(self) -> str:
         """Its kernel's name."""
         return PREFIX + hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @property
+    def key(self) -> Hashable:
+        """A key that equal regions at equal sizes have in common."""
+        return self.name, tuple(one.shape for one in self.inputs)
 
 
 def region_of(node: BaseSchedulerNode) -> Region:
@@ -243,8 +248,9 @@ class _Writer:
                 self._names[node] = f"y{name[1:]}"
                 lines.append(f"{self._names[node]} = {name}.permute{inverse(value.order)}")
         lines += [f"{self._named(one)} = {self._call(one)}" for one in nodes]
+        # Operations leave other strides than Inductor gives a buffer: each result is made to lie as its buffer does.
         made = [
-            name if value.is_plain else f"{name}.permute{value.order}.contiguous()"
+            f"{name}{'' if value.is_plain else f'.permute{value.order}'}.contiguous()"
             for name, value in ((self._names[one], value) for one, value in ends.items())
         ]
         return head + "".join(f"        {line}\n" for line in (*lines, f"return {', '.join(made)}"))

@@ -104,12 +104,13 @@ def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) 
 
 @dataclass(frozen=True)
 class Behind:
-    """Additions to a kernel of a block, so that passes do what torch did behind it.
+    """Additions to a kernel of a block, so that passes do what torch did behind it, and in front of it.
 
     Attributes:
         head: statements of the module: the space of the passes, and the numbers that they were written for.
         attributes: lines of the class.
         problem: the body of its method `problem`, in which `{given}` are the arguments that the block takes.
+        front: the statements that make what the block is given; nothing where passes cannot.
         after: the statements behind the block's own forward, by which the value is `value`.
         source: CUDA C++ that stands behind the block's.
         left: the products that torch makes between the passes, as often as they are there.
@@ -118,13 +119,17 @@ class Behind:
     head: tuple[str, ...]
     attributes: tuple[str, ...]
     problem: tuple[str, ...]
+    front: tuple[str, ...]
     after: tuple[str, ...]
     source: str
     left: tuple[str, ...]
 
 
-def behind(traced: Traced, last: str) -> Behind:
-    """Write what a traced model does behind a node as passes.
+def behind(traced: Traced, given: str, last: str) -> Behind:
+    """Write what a traced model does behind a node as passes, and what it does up to another one.
+
+    Args:
+        given: the other one; nothing where it is an argument.
 
     Raises:
         UnloweredError: something of it is no loop nest.
@@ -133,14 +138,19 @@ def behind(traced: Traced, last: str) -> Behind:
     if GIVEN in traced.names:
         raise UnloweredError(f"the argument '{GIVEN}'")
     inputs = dict(zip(traced.names, traced.inputs, strict=False))
-    programs = _programs(lambda training: _marked(traced, last, training), inputs)
-    passes = [one for program in programs.values() for one in program.passes]
-    sizes = tuple(dict.fromkeys(size for program in programs.values() for size in program.sizes))
+    programs = _programs(lambda training: _part(traced, training, mark=last), inputs)
     modes = [mode for mode in programs if mode]
+    front = _front(traced, given, inputs) if given else None
+    every = [*([front] if front else []), *programs.values()]
+    passes = [one for program in every for one in program.passes]
+    sizes = tuple(dict.fromkeys(size for program in every for size in program.sizes))
     parts = _parts(passes, is_alone=False)
     numbers = [f'    "{key}": {_plain(value)},' for key, value in numbers_of(traced.model).items()]
     head = ["SPACE = loops.space(", *(f"    {one}" for one in parts), ")", "", "NUMBERS = {", *numbers, "}"]
-    given = f"sizes={_listed(sizes)}" + (f", modes={_listed(modes)}" if len(modes) > 1 else "")
+    told = f"sizes={_listed(sizes)}" + (f", modes={_listed(modes)}" if len(modes) > 1 else "")
+    checks = dict.fromkeys(
+        [*([_checks({"": front}, ("eval",))] if front else []), _checks(programs, modes or ["eval"])]
+    )
     tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
     problem = [
         "if path := loops.changed(self, NUMBERS):",
@@ -149,27 +159,48 @@ def behind(traced: Traced, last: str) -> Behind:
         if len(tensors) == 1
         else f"if not ({' and '.join(f'{name}.is_contiguous()' for name in tensors)}):",
         '    return self.unserved("the passes are for contiguous tensors")',
-        *(line.removeprefix(" " * 8) for line in _checks(programs, modes or ["eval"]).split("\n") if line),
+        *(line.removeprefix(" " * 8) for text in checks for line in text.split("\n") if line),
     ]
-    places = {size: place for program in programs.values() for size, place in program.sizes.items()}
+    places = {size: place for program in every for size, place in program.sizes.items()}
     named = ", ".join(f"{size}={argument}.shape[{at}]" for size, (argument, at) in places.items())
     problem.append(f"return loops.sized(self, super().problem({{given}}), {named})")
     return Behind(
         tuple(head),
-        (f"passes = blocks.Passes(SPACE, {given})",),
+        (f"passes = blocks.Passes(SPACE, {told})",),
         tuple(problem),
+        tuple(_made_by(front, traced.free("before"))) if front else (),
         tuple(_body(programs)),
-        source_of(list(programs.values()), is_alone=False),
-        _left(programs),
+        source_of(every, is_alone=False),
+        (*(front.left if front else ()), *_left(programs)),
     )
+
+
+def _front(traced: Traced, given: str, inputs: Mapping[str, Any]) -> Program | None:
+    """The program of what a block is given; None where it is no loop nests, or not the same ones in both modes."""
+    try:
+        program = _programs(lambda training: _part(traced, training, end=given), inputs).get("")
+    except UnloweredError:
+        return None
+    return program and program.renamed("front")
+
+
+def _made_by(program: Program, name: str) -> list[str]:
+    """Statements by which a name is the result of a program."""
+    *lines, result = _body({"": program})
+    return [*lines, result.replace("return", f"{name} =", 1)]
 
 
 def _left(programs: Mapping[str, Program]) -> tuple[str, ...]:
     return max((program.left for program in programs.values()), key=len)
 
 
-def _marked(traced: Traced, last: str, training: bool) -> nn.Module:
-    """A traced model in a mode, in which the value of a node is marked as made by a block."""
+def _part(traced: Traced, training: bool, *, mark: str = "", end: str = "") -> nn.Module:
+    """A part of a traced model in a mode.
+
+    Args:
+        mark: a node whose value is marked as made by a block.
+        end: a node whose value is the result; nothing where it is the model's.
+    """
     assert traced.graph is not None
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -181,11 +212,13 @@ def _marked(traced: Traced, last: str, training: bool) -> nn.Module:
                 copy.update_arg(at, not copy.args[at])
             else:
                 copy.update_kwarg(at, not copy.kwargs[at])
-    graph.output(result)
-    (made,) = (copy for node, copy in copies.items() if node.name == last)
-    with graph.inserting_after(made):
-        mark = graph.call_function(torch.ops.tunebench_new.made_by_a_block.default, (made,))
-    made.replace_all_uses_with(mark, delete_user_cb=lambda user: user is not mark)
+    by_name = {node.name: copy for node, copy in copies.items()}
+    graph.output(by_name[end] if end else result)
+    if mark:
+        made = by_name[mark]
+        with graph.inserting_after(made):
+            marked = graph.call_function(torch.ops.tunebench_new.made_by_a_block.default, (made,))
+        made.replace_all_uses_with(marked, delete_user_cb=lambda user: user is not marked)
     module = fx.GraphModule(traced.model, graph)
     for name in [name for name in module._buffers if name not in dict(traced.model.named_buffers())]:
         setattr(module, name, module._buffers.pop(name))  # a tensor that forward makes is none of the model's

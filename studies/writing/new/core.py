@@ -30,6 +30,7 @@ class Core:
         left: the operations that stay torch's, by name.
         left_before: these of the ones that stand before the value which the block is given.
         left_nodes: their nodes.
+        given: the node whose value the block is given, by name; empty where it is an argument of `forward`.
         last: the node whose value the block makes, by name.
         done: the operations that the block does, by name, as often as they are there.
     """
@@ -41,6 +42,7 @@ class Core:
     left: tuple[str, ...] = ()
     left_before: tuple[str, ...] = ()
     left_nodes: frozenset[str] = frozenset()
+    given: str = ""
     last: str = ""
     done: tuple[str, ...] = ()
 
@@ -116,11 +118,12 @@ def around(traced: Traced, given: Given, last: fx.Node) -> Core:
     inside = [node for node in between(given.node, last) - {given.node} if not _is_about_memory(node)]
     done = [name for node in inside if (name := called(node, traced.model)) not in (*SAME, *CASTS)]
     nodes = frozenset(node.name for node in left)
+    given_by = "" if given.is_itself else given.node.name
     names, of_first = (
         tuple(dict.fromkeys(called(node, traced.model) for node in some if not _is_about_memory(node)))
         for some in (left, [node for node in left if node in first])
     )
-    return Core("", [], tuple(before), tuple(after), names, of_first, nodes, last.name, tuple(done))
+    return Core("", [], tuple(before), tuple(after), names, of_first, nodes, given_by, last.name, tuple(done))
 
 
 def _path(graph: fx.Graph, result: fx.Node, known: Collection[fx.Node]) -> list[fx.Node]:

@@ -196,7 +196,7 @@ def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
 
 
 def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> _Draft:
-    made = behind(traced, core.last)
+    made = behind(traced, core.given, core.last)
 
     def again(other: Traced) -> _Draft:
         cores = [one for one in draft(other, None).cores if (one.block, one.last) == (core.block, core.last)]
@@ -205,7 +205,7 @@ def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> 
         return _of_block_and_passes(other, cores[0], source, name)
 
     files = {"model.py": model_text(name, traced, core, source, made), f"{name}.cu": made.source}
-    left = (*core.left_before, *made.left)
+    left = (*(() if made.front else core.left_before), *made.left)
     return _Draft(files, f"{core.block} and passes", left, rewrite=partial(_rewritten, again))
 
 

@@ -153,7 +153,7 @@ def _methods_with_passes(traced: Traced, core: Core, behind: Behind) -> list[str
     if core.before:
         lines += _before(traced, core)
         problem += [f"{before} = self.foreseen(self.before, {passed})", f"if {before} is None:", "    return None"]
-        made = [f"    {before} = self.before({passed})"]
+        made = [f"    {line}" for line in behind.front or [f"{before} = self.before({passed})"]]
     return [
         *lines,
         f"def problem(self, {taken}) -> Problem | None:",

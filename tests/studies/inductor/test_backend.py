@@ -177,3 +177,47 @@ def test_a_tensor_keeps_the_order_in_which_it_lies_in_memory() -> None:
     wanted = Steep()(*given)
     assert found.stride() == wanted.stride()
     torch.testing.assert_close(found, wanted)
+
+
+def test_a_result_lies_as_its_buffer_does_whatever_strides_its_operations_leave() -> None:
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            z = x.transpose(1, 2) * 2 + y  # lies as x does, but for Inductor as y
+            return z.transpose(1, 2).reshape(-1, 12) @ weight, z.sum(-1)
+
+    given = torch.randn(2, 5, 3, 4), torch.randn(2, 3, 5, 4), torch.randn(12, 6)
+    with torch.no_grad():
+        for report in find_regions(Turned(), given):
+            write_kernel(report, regions_folder() / report.region.name)
+            record(report.region, Ratio(1.2, 1.15, 1.25, 40, 0.99))
+        torch.compiler.reset()
+        found, (code,) = run_and_get_code(torch.compile(Turned(), backend=tunebench), *given)
+    assert code.count("RegionCall(folder=") == 2
+    torch.testing.assert_close(found, Turned()(*given))
+
+
+def test_a_region_at_other_sizes_has_a_study_of_its_own() -> None:
+    model = Gate().eval()
+
+    def twice(*given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return model(*given[:2]), model(*given[2:])
+
+    with torch.no_grad():
+        reports = find_regions(twice, (*inputs(), *inputs(8)))
+    assert len({one.region.name for one in reports}) == 1
+    assert sorted((one.region.inputs[0].shape, one.calls) for one in reports) == [((2, 8, 16), 2), ((2, 24, 16), 2)]
+
+
+def test_the_operands_of_a_product_are_of_one_type() -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 8, dtype=torch.bfloat16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(functional.silu(x))  # Inductor has this in float32, and converts it
+
+    with torch.no_grad():
+        reports = find_regions(Embedded(), (torch.randn(4, 16, dtype=torch.bfloat16),))
+    products = [one.region for one in reports if "torch.mm(" in one.region.text]
+    assert [{value.dtype for value in one.inputs} for one in products] == [{torch.bfloat16}]
