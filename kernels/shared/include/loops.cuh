@@ -101,7 +101,7 @@ template <class T> __device__ __forceinline__ T magnitude(T x) { return x < 0 ? 
 __device__ __forceinline__ accumulator_t magnitude(accumulator_t x) { return abs(x); }
 template <class T> __device__ __forceinline__ T inverse(T x) { return ~x; }
 __device__ __forceinline__ bool inverse(bool x) { return !x; }
-template <class T> __device__ __forceinline__ int sign_of(T x) { return (x > 0) - (x < 0); }
+template <class T> __device__ __forceinline__ T sign_of(T x) { return static_cast<T>((x > 0) - (x < 0)); }
 
 #define TUNEBENCH_FUNCTION(name)                                                     \
     __device__ __forceinline__ accumulator_t name(accumulator_t x) {                 \
@@ -138,7 +138,11 @@ __device__ __forceinline__ accumulator_t remainder(accumulator_t x, accumulator_
     const accumulator_t rest = fmod(x, y);
     return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
 }
-__device__ __forceinline__ long long remainder(long long x, long long y) { return floor_mod(x, y); }
+template <class T, class U> __device__ __forceinline__ auto remainder(T x, U y) -> decltype(x % y) {
+    return floor_mod(decltype(x % y)(x), y);
+}
+template <class T> __device__ __forceinline__ bool is_negative(T x) { return x < 0; }
+__device__ __forceinline__ bool is_negative(accumulator_t x) { return copysign(1, x) < 0; }
 
 // The joins of reductions. The first element that is a NaN, or the best of equal ones, is the first of all.
 struct Sum {

@@ -45,7 +45,7 @@ TEXTS: Mapping[str, str] = {
     "where": "{0} ? {1} : {2}",
     "isnan": "{0} != {0}",
     "isinf": "magnitude({0}) == INFINITY",
-    "signbit": "{0} < 0",
+    "signbit": "is_negative({0})",
     "logical_not": "!{0}",
     "logical_xor": "bool({0}) != bool({1})",
     "bitwise_not": "inverse({0})",
@@ -63,6 +63,13 @@ _INTEGERS = {
     torch.uint8: "unsigned char",
     torch.bool: "bool",
 }
+_NARROW = ("short", "signed char", "unsigned char")
+"""Types that C++ computes with as int, so that what it makes of them has to be one of them again."""
+_CONDITIONS = (
+    *("eq", "ne", "lt", "gt", "le", "ge", "isnan", "isinf", "signbit"),
+    *("logical_and", "logical_or", "logical_xor", "logical_not"),
+)
+"""Operations whose results are truth values."""
 _SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _JOINS = {"sum": "Sum", "prod": "Product", "max": "Max", "min": "Min", "any": "Any", "xor_sum": "Parity"}
 _LONGEST = 90
@@ -131,7 +138,7 @@ def _inserted(statement: str, name: str, text: str) -> str:
     place = re.search(rf"\b{name}\b", statement)
     assert place is not None
     before, behind = statement[: place.start()], statement[place.end() :]
-    is_whole = before.endswith(("(", ", ", "= ")) and behind.startswith((")", ",", ";"))
+    is_whole = before.endswith(("(", ", ", " = ")) and behind.startswith((")", ",", ";"))
     is_atom = re.fullmatch(r"\w+|\w+\([^()]*(\([^()]*\)[^()]*)*\)", text) is not None
     return f"{before}{text if is_whole or is_atom else f'({text})'}{behind}"
 
@@ -147,6 +154,7 @@ class Handler(DefaultHandler):
         lines: of the scope at hand.
         count: of the names that it has given.
         ranges: of the symbols in places.
+        narrow: the types of values that are narrow integers.
     """
 
     def __init__(self, main: torch.dtype, nest: Any) -> None:
@@ -155,6 +163,13 @@ class Handler(DefaultHandler):
         self.lines = Lines()
         self.count = 0
         self.ranges: dict[sympy.Symbol, ValueRanges[sympy.Expr]] = {}
+        self.narrow: dict[str, str] = {}
+
+    def typed(self, kind: str, value: str) -> str:
+        """Return a value, whose type is known from here on where it is a narrow integer."""
+        if kind in _NARROW:
+            self.narrow[value] = kind
+        return value
 
     def named(self, text: str, prefix: str = "t") -> str:
         """Return the name of a value, new or known."""
@@ -171,7 +186,7 @@ class Handler(DefaultHandler):
         """Return the text of a place in memory."""
         try:
             return cpp(index, self.ranges)
-        except TypeError as error:
+        except (TypeError, NotImplementedError) as error:
             raise UnloweredError(f"an index with {error}") from error
 
     @contextmanager
@@ -186,7 +201,11 @@ class Handler(DefaultHandler):
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name not in TEXTS or kwargs:
             raise UnloweredError(name)
-        return self.named(TEXTS[name].format(*args))
+        text = TEXTS[name].format(*args)
+        kind = next((self.narrow[one] for one in args if one in self.narrow), "")
+        if not kind or name in (*_CONDITIONS, "int_truediv"):
+            return self.named(text)
+        return self.typed(kind, self.named(f"{cast(kind)}({text})"))
 
     def constant(self, value: Any, dtype: torch.dtype) -> str:
         """Return a number."""
@@ -205,7 +224,8 @@ class Handler(DefaultHandler):
         use_compute_types: bool = True,  # noqa: ARG002
     ) -> str:
         """Return a value in another type."""
-        return self.named(f"{cast(type_of(dtype, self.main))}({x})")
+        kind = type_of(dtype, self.main)
+        return self.typed(kind, self.named(f"{cast(kind)}({x})"))
 
     def trunc_to_int(self, x: str, dtype: torch.dtype) -> str:
         """Return a value rounded towards zero."""
@@ -229,7 +249,8 @@ class Handler(DefaultHandler):
             value = body()
             statements = [*inner.statements, f"return {value};"]
             text = " ".join(Lines(statements).inlined())
-        return self.named(f"when({mask}, {literal(other, 'accumulator_t')}, [&] {{ {text} }})")
+        result = self.named(f"when({mask}, {literal(other, 'accumulator_t')}, [&] {{ {text} }})")
+        return self.typed(self.narrow.get(value, ""), result)
 
     def indirect_indexing(
         self,
@@ -253,8 +274,7 @@ class Handler(DefaultHandler):
 
     def load(self, name: str, index: sympy.Expr) -> str:
         """Return an element of a buffer, or what was stored there."""
-        text: str = self.nest.load(self, name, index)
-        return text
+        return self.typed(type_of(V.graph.get_dtype(name), self.main), self.nest.load(self, name, index))
 
     def store(self, name: str, index: sympy.Expr, value: str, mode: str | None = None) -> None:
         """Store an element."""
@@ -265,7 +285,7 @@ class Handler(DefaultHandler):
     def reduction(self, dtype: torch.dtype, src_dtype: torch.dtype, reduction_type: str, value: Any) -> Any:
         """Return what the loop at hand makes of all values, which is known behind it."""
         kind = type_of(dtype, self.main)
-        kind = "int" if kind in ("short", "signed char", "unsigned char") else kind  # lanes exchange words
+        kind = "int" if kind in _NARROW else kind  # lanes exchange words
         if reduction_type == "welford_reduce":
             name = self.nest.reduce(self, "Moments", "Moments{0, 0, 0}", "Spread", "Spread::add({0}, {1})", value)
             return tuple(f"{name}.{part}" for part in ("mean", "squares", "count"))

@@ -63,6 +63,9 @@ class _CppPrinter(ExprPrinter):
         first, *rest = expr.args
         return f"smaller({self._print(first)}, {self._print(sympy.Min(*rest))})" if rest else self._print(first)
 
+    def _print_Abs(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
+        return f"magnitude({self._print(expr.args[0])})"
+
     def _print_IntTrueDiv(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         return f"(accumulator_t({self._print(expr.args[0])}) / accumulator_t({self._print(expr.args[1])}))"
 
@@ -70,6 +73,10 @@ class _CppPrinter(ExprPrinter):
 
     def _print_ToFloat(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         return f"accumulator_t({self._print(expr.args[0])})"
+
+    def _print_FloatPow(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
+        base, power = map(self._print, expr.args)
+        return f"pow(accumulator_t({base}), accumulator_t({power}))"
 
     def _print_Pow(self, expr: sympy.Expr) -> str:  # noqa: N802 - sympy's name
         base, power = expr.args

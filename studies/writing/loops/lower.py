@@ -211,14 +211,13 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     dynamic = {
         name: _unknown_sizes(value) if isinstance(value, torch.Tensor) else None for name, value in inputs.items()
     }
-    try:
-        with torch.no_grad(), _quiet():
-            exported = torch.export.export(
-                model, tuple(inputs.values()), strict=False, dynamic_shapes=tuple(dynamic.values())
-            )
-            exported = exported.run_decompositions(_decompositions())
-    except Exception as error:  # whatever torch or the model raises of an export is a reason
-        raise UnloweredError(str(error).splitlines()[0]) from error
+    exported = _exported(model, inputs, dynamic)
+    if of_ones := _fixed_by_ones(exported):
+        for (name, of_one), fixed in zip(dynamic.items(), of_ones, strict=False):
+            dynamic[name] = of_one and {
+                at: torch.export.Dim.STATIC if at in fixed else one for at, one in of_one.items()
+            }
+        exported = _exported(model, inputs, dynamic)
     signature = exported.graph_signature
     places: dict[str, Place] = {}
     names, name_of = iter(inputs), dict[str, str]()
@@ -305,6 +304,33 @@ def _write_out(exported: torch.export.ExportedProgram, made: InputSpec) -> None:
     graph.erase_node(place)
 
 
+def _exported(model: nn.Module, inputs: Mapping[str, Any], dynamic: Mapping[str, Any]) -> torch.export.ExportedProgram:
+    try:
+        with torch.no_grad(), _quiet():
+            exported = torch.export.export(
+                model, tuple(inputs.values()), strict=False, dynamic_shapes=tuple(dynamic.values())
+            )
+            decomposed: torch.export.ExportedProgram = exported.run_decompositions(_decompositions())
+            return decomposed
+    except Exception as error:  # whatever torch or the model raises of an export is a reason
+        raise UnloweredError(str(error).splitlines()[0]) from error
+
+
+def _fixed_by_ones(exported: torch.export.ExportedProgram) -> list[set[int]]:
+    """The dimensions of each input that sizes are made of which are 1 and no number; nothing where there are none.
+
+    Inductor takes a dimension for one that is broadcast only where its size is the number 1.
+    """
+    values = {node.name: node.meta["val"] for node in exported.graph.find_nodes(op="placeholder")}
+    fake = next(one.fake_mode for one in values.values() if isinstance(one, FakeTensor))
+    assert fake.shape_env is not None
+    ones = [one.expr for one in fake.shape_env.guards if isinstance(one.expr, sympy.Eq) and 1 in one.expr.args]
+    symbols = set[sympy.Symbol]().union(*(one.free_symbols for one in ones))
+    shapes = [getattr(values.get(str(name)), "shape", ()) for name in exported.graph_signature.user_inputs]
+    found = [{at for at, size in enumerate(one) if sympy.sympify(size).free_symbols & symbols} for one in shapes]
+    return found if symbols else []
+
+
 def _lowered(module: fx.GraphModule) -> GraphLowering:
     values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
     fake: Any = next(one.fake_mode for one in values if isinstance(one, FakeTensor))
@@ -373,6 +399,8 @@ def _nests(graph: GraphLowering) -> Iterator[Nest | Product]:
             continue
         nodes: list[SchedulerNode] = []
         for node in one.get_nodes():
+            if isinstance(node.node, ir.ComputedBuffer) and not isinstance(node, SchedulerNode):
+                raise UnloweredError("a tensor without elements")
             if not isinstance(node, SchedulerNode):
                 name = getattr(getattr(node.node, "op_overload", None), "__name__", type(node.node).__name__)
                 raise UnloweredError(name.split(".")[0])

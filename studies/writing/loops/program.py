@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -189,6 +190,8 @@ class ProgramWriter:
         kinds = {}
         for name, count in counts.items():
             kind = type_of(dtype := V.graph.get_dtype(name), main)
+            if dtype == torch.float32 and main == torch.float64 and (name in outside or name not in own):
+                raise UnloweredError("float32 beside float64")  # it is computed in float64
             if kind == "accumulator_t":
                 is_small = name in own and name not in outside and count * _SMALL < max(counts.values())
                 kind = "accumulator_t" if is_small or dtype != main else "scalar_t"
@@ -306,6 +309,8 @@ class ProgramWriter:
         for symbol, name in self.names.items():
             if ranges[symbol].lower > 0:
                 yield f"{name} >= {ranges[symbol].lower}"
+            if ranges[symbol].upper < sys.maxsize - 1:
+                yield f"{name} <= {ranges[symbol].upper}"
         for guard in environment.guards:
             condition = tidy(guard.expr)
             is_of_sizes = condition.free_symbols <= self.names.keys()

