@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from operator import attrgetter
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from tunebench import __version__
 from tunebench.db.connection.location import default_file, file_named
@@ -69,7 +70,7 @@ class RegionCall:
         module = model_in(Path(self.folder))().eval()
         problem, device = module.problem(*inputs), device_of(inputs[0].device)
         if problem is None:  # at another shape than it was measured for
-            return module.reference_forward
+            return partial(_in_memory_of_its_own, module.reference_forward)
         kernel, configuration = module.kernel, Configuration(self.configuration)
         if not kernel.space.admits(configuration, problem, device):
             configuration = kernel.space.default_for(problem, device)
@@ -77,6 +78,12 @@ class RegionCall:
         plan = build_plan(kernel, configuration, problem, device, compiler)
         module.make_ready(plan)
         return partial(module.tuned_forward, plan)
+
+
+def _in_memory_of_its_own(run: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """Run a function whose results are no views of its inputs, which Inductor may write over."""
+    memory = {one.untyped_storage().data_ptr() for one in inputs}
+    return tree_map(lambda one: one.clone() if one.untyped_storage().data_ptr() in memory else one, run(*inputs))
 
 
 def call_of(region: Region) -> RegionCall | None:

@@ -103,8 +103,8 @@ def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) 
 
 
 @dataclass(frozen=True)
-class Behind:
-    """Additions to a kernel of a block, so that passes do what torch did behind it, and in front of it.
+class PassesAround:
+    """Additions to a kernel of a block, so that passes do what torch did behind it and in front of it.
 
     Attributes:
         head: statements of the module: the space of the passes, and the numbers that they were written for.
@@ -125,11 +125,12 @@ class Behind:
     left: tuple[str, ...]
 
 
-def behind(traced: Traced, given: str, last: str) -> Behind:
-    """Write what a traced model does behind a node as passes, and what it does up to another one.
+def passes_around(traced: Traced, given: str, last: str) -> PassesAround:
+    """Write what a traced model does around a block as passes.
 
     Args:
-        given: the other one; nothing where it is an argument.
+        given: the node whose value the block is given; nothing where that is an argument.
+        last: the node whose value it makes; nothing where that is the result.
 
     Raises:
         UnloweredError: something of it is no loop nest.
@@ -138,7 +139,7 @@ def behind(traced: Traced, given: str, last: str) -> Behind:
     if GIVEN in traced.names:
         raise UnloweredError(f"the argument '{GIVEN}'")
     inputs = dict(zip(traced.names, traced.inputs, strict=False))
-    programs = _programs(lambda training: _part(traced, training, mark=last), inputs)
+    programs = _programs(lambda training: _part(traced, training, mark=last), inputs) if last else {}
     modes = [mode for mode in programs if mode]
     front = _front(traced, given, inputs) if given else None
     every = [*([front] if front else []), *programs.values()]
@@ -164,12 +165,12 @@ def behind(traced: Traced, given: str, last: str) -> Behind:
     places = {size: place for program in every for size, place in program.sizes.items()}
     named = ", ".join(f"{size}={argument}.shape[{at}]" for size, (argument, at) in places.items())
     problem.append(f"return loops.sized(self, super().problem({{given}}), {named})")
-    return Behind(
+    return PassesAround(
         tuple(head),
         (f"passes = blocks.Passes(SPACE, {told})",),
         tuple(problem),
         tuple(_made_by(front, traced.free("before"))) if front else (),
-        tuple(_body(programs)),
+        tuple(_body(programs)) if last else (f"return {GIVEN}",),
         source_of(every, is_alone=False),
         (*(front.left if front else ()), *_left(programs)),
     )
@@ -191,7 +192,7 @@ def _made_by(program: Program, name: str) -> list[str]:
 
 
 def _left(programs: Mapping[str, Program]) -> tuple[str, ...]:
-    return max((program.left for program in programs.values()), key=len)
+    return max((program.left for program in programs.values()), key=len, default=())
 
 
 def _part(traced: Traced, training: bool, *, mark: str = "", end: str = "") -> nn.Module:

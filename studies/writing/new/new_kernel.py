@@ -14,7 +14,7 @@ from tunebench.kernels.runtime.installed import installed_names
 from tunebench.kernels.runtime.registry import kernel_names
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.writing.loops.lower import UnloweredError
-from tunebench.studies.writing.loops.write import behind, write
+from tunebench.studies.writing.loops.write import passes_around, write
 from tunebench.studies.writing.new.check import Checked, Rewrite, check
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.draft import BLOCKS, NOTHING, draft
@@ -196,7 +196,7 @@ def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
 
 
 def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> _Draft:
-    made = behind(traced, core.given, core.last)
+    made = passes_around(traced, core.given, core.last if core.after else "")
 
     def again(other: Traced) -> _Draft:
         cores = [one for one in draft(other, None).cores if (one.block, one.last) == (core.block, core.last)]
@@ -206,6 +206,8 @@ def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> 
 
     files = {"model.py": model_text(name, traced, core, source, made), f"{name}.cu": made.source}
     left = (*(() if made.front else core.left_before), *made.left)
+    if not made.front and not core.after:
+        raise UnloweredError("what is in front of its product")
     return _Draft(files, f"{core.block} and passes", left, rewrite=partial(_rewritten, again))
 
 
@@ -222,7 +224,7 @@ def _rewritten(make_draft: Callable[[Traced], _Draft], reference: Reference, fol
 
 
 def _has_passes(core: Core) -> bool:
-    return core.block in ("Linear", "Conv") and bool(core.after)
+    return core.block in ("Linear", "Conv") and bool(core.before or core.after)
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:

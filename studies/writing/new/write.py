@@ -8,7 +8,7 @@ from textwrap import wrap
 import torch
 
 from tunebench.studies.writing.loops.lower import GIVEN
-from tunebench.studies.writing.loops.write import Behind
+from tunebench.studies.writing.loops.write import PassesAround
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.trace import Traced
 from tunebench.studies.writing.new.values import Computed
@@ -62,12 +62,12 @@ def texts_by_hand(name: str, traced: Traced, reason: str, source: str) -> dict[s
     return {"model.py": model, f"{name}.cu": _SOURCE.format(name=name)}
 
 
-def model_text(name: str, traced: Traced, core: Core, source: str, behind: Behind | None = None) -> str:
+def model_text(name: str, traced: Traced, core: Core, source: str, around: PassesAround | None = None) -> str:
     """The text of `model.py` with a kernel of a block.
 
     Args:
         source: what it is made from.
-        behind: the passes that do what torch did behind the block.
+        around: the passes that do what torch did around the block.
     """
     unread = [name for name in traced.names[1:] if not core.reads(name)]
     # A block serves no call with a tensor that it does not read.
@@ -77,9 +77,9 @@ def model_text(name: str, traced: Traced, core: Core, source: str, behind: Behin
         "",
     ]
     body = [line for key, value in core.attributes for line in _attribute(key, value)]
-    if behind is not None:
-        methods = _methods_with_passes(traced, core, behind)
-        body += behind.attributes
+    if around is not None:
+        methods = _methods_with_passes(traced, core, around)
+        body += around.attributes
     else:
         methods = _methods(traced, core) if has_methods else []
     used = "\n".join([*body, *methods])
@@ -93,10 +93,10 @@ def model_text(name: str, traced: Traced, core: Core, source: str, behind: Behin
     lines.append(
         f"from tunebench import {'Plan, Problem, ' if 'Problem' in used else 'Plan, ' if has_methods else ''}blocks"
     )
-    lines += ["from tunebench.kernels.blocks import loops"] if behind is not None else []
+    lines += ["from tunebench.kernels.blocks import loops"] if around is not None else []
     lines += ["", "from .reference import Model", ""]
-    lines += ["", *behind.head] if behind is not None else []
-    lines += ["", ""] if behind is not None else [""]
+    lines += ["", *around.head] if around is not None else []
+    lines += ["", ""] if around is not None else [""]
     lines.append(f"class ModelNew(blocks.{core.block}, Model):")
     lines += [f"    {line}" for line in [*body, *methods]]
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -143,17 +143,17 @@ def _taken(traced: Traced) -> str:
     return ", ".join(f"{name}: {kind}{default}" for name, kind, default in arguments)
 
 
-def _methods_with_passes(traced: Traced, core: Core, behind: Behind) -> list[str]:
-    """Return the methods of a block with passes behind it."""
+def _methods_with_passes(traced: Traced, core: Core, around: PassesAround) -> list[str]:
+    """Return the methods of a block with passes around it."""
     names, taken, before = list(traced.names), _taken(traced), traced.free("before")
     passed = ", ".join(names)
     given = ", ".join([before if core.before else names[0], *(name for name in names[1:] if core.reads(name))])
-    *problem, result = [line.replace("{given}", given) for line in behind.problem]
+    *problem, result = [line.replace("{given}", given) for line in around.problem]
     lines, made = [""], []
     if core.before:
         lines += _before(traced, core)
         problem += [f"{before} = self.foreseen(self.before, {passed})", f"if {before} is None:", "    return None"]
-        made = [f"    {line}" for line in behind.front or [f"{before} = self.before({passed})"]]
+        made = [f"    {line}" for line in around.front or [f"{before} = self.before({passed})"]]
     return [
         *lines,
         f"def problem(self, {taken}) -> Problem | None:",
@@ -162,7 +162,7 @@ def _methods_with_passes(traced: Traced, core: Core, behind: Behind) -> list[str
         f"def tuned_forward(self, plan: Plan, {taken}) -> torch.Tensor:",
         *made,
         f"    {GIVEN} = super().tuned_forward(plan, {given})",
-        *(f"    {line}" for line in behind.after),
+        *(f"    {line}" for line in around.after),
     ]
 
 
