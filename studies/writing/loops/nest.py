@@ -1,11 +1,10 @@
-"""A loop nest as a pass: an entry point in CUDA C++, its tunables, and how it is launched.
+"""A loop nest as a pass: the statements of its entry points, its tunables, and how it is launched.
 
 The elements that a nest keeps and those that it reduces are numbered by `k` and `r`. Each row, the elements of one `k`,
 has some threads (`lanes`), and a block some rows. Where neighbours in memory are elements of a row, or of a nest that
 reduces none, a thread has some of them at once (`items`) and reads and writes them as packs. Nodes whose values need
 the result of a reduction are in a later loop over the row than that one; what is one value for each row is computed
-between the loops. Of rows that are few and long several blocks may have one each: a second entry point leaves what a
-block makes of its part, a third joins the parts.
+between the loops.
 """
 
 from __future__ import annotations
@@ -24,29 +23,14 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from tunebench.studies.writing.loops.body import Handler, Lines, cast, run_body, type_of
 from tunebench.studies.writing.loops.domain import Domain, hint, simplified
+from tunebench.studies.writing.loops.entry import Entry, K, R, Tensor, loop, start
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
 from tunebench.studies.writing.loops.lower import Nest, UnloweredError, group_of
 
-_K, _R = sympy.symbols("k r", integer=True, nonnegative=True)
-_INDENT = "    "
 _LEAST_ROWS = 64
 """Least number of rows whose elements may be computed where the rows are reduced: so many blocks keep a device busy."""
-_JOIN = re.compile(r"(\w+) = threads::join<(.*)>\(\1\);")
 _MOST_SPLIT, _LEAST_PART, _BLOCKS, _THREADS = 4096, 1024, 512, 1 << 18
 """Most rows that several blocks may have each, least elements of a row for each, enough blocks, enough threads."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor that a pass reads or writes.
-
-    Attributes:
-        kind: of its elements in memory.
-    """
-
-    name: str
-    kind: str
-    is_written: bool
 
 
 @dataclass(frozen=True)
@@ -137,14 +121,14 @@ class NestWriter:
         self.guard = ""
         self.reductions: dict[tuple[int, str, str], str] = {}
         self.places: list[sympy.Expr] = []
-        self.along_rows = {str(_R), *(str(one) for one, _ in self.domain.reduced_dimensions)}
+        self.along_rows = {str(R), *(str(one) for one, _ in self.domain.reduced_dimensions)}
         self.head = Lines()
-        self.number = _K if self.reduced is None else _R
+        self.number = K if self.reduced is None else R
         self.dimensions = self.domain.kept_dimensions if self.reduced is None else self.domain.reduced_dimensions
         # The symbol of the dimension whose elements are neighbours, and its size.
         size = self.kept if self.reduced is None else self.reduced
         self.item = self.dimensions[-1] if self.dimensions else (self.number, size)
-        self.handler.ranges[_start(self.item[0])] = ValueRanges(0, sympy.oo)
+        self.handler.ranges[start(self.item[0])] = ValueRanges(0, sympy.oo)
         self.has_items = has_items
         self.packs: dict[str, str] = {}
         self.puts: list[str] = []
@@ -165,7 +149,7 @@ class NestWriter:
         kind = type_of(_dtype_of(name), self.main)
         text = f"{name}[{self._place(index)}]"
         if name not in self.stored and (width := self._width(index)):
-            first = self._place(index.subs(self.item[0], _start(self.item[0])))
+            first = self._place(index.subs(self.item[0], start(self.item[0])))
             pack = f"read<items, {width}>({_moved(name, first)})"
             text = f"{self.packs.setdefault(pack, f'pack{len(self.packs)}')}.of[item]"
         self.read[name] = None
@@ -177,7 +161,7 @@ class NestWriter:
         symbol, size = self.item
         is_here = self.has_items and self.handler.lines is self.scope and self._is_of_items(self.step)
         rest = index - symbol
-        known = {*self.domain.ranges, _K, _R} if self.reduced is not None else {*self.domain.ranges, _K}
+        known = {*self.domain.ranges, K, R} if self.reduced is not None else {*self.domain.ranges, K}
         if not is_here or rest.has(symbol) or (rest.free_symbols & {*self.handler.ranges}) - known:
             return ""
         # A place is a multiple of what divides each of its terms.
@@ -211,7 +195,7 @@ class NestWriter:
         self.written[name] = None
         value = f"{cast(self.kinds[name])}({value})"
         if width := self._width(index):
-            first = self._place(index.subs(self.item[0], _start(self.item[0])))
+            first = self._place(index.subs(self.item[0], start(self.item[0])))
             pack = f"made{len(self.puts) // 2}"
             put = f"write<{width}>({_moved(name, first)}, {pack});"
             self.puts += [f"Pack<{self.kinds[name]}, items> {pack};", put]
@@ -264,15 +248,16 @@ class NestWriter:
         if self.reduced is None:
             texts = self._of_items([*own, *texts])
         else:
-            texts = [*self._places(_K, self.domain.kept_dimensions), *own, *texts]
+            texts = [*self._places(K, self.domain.kept_dimensions), *own, *texts]
         lines = self._without_unneeded(texts)
         tensors = self._tensors(lines)
         neighbours = self.neighbours_are_lanes()
         rows, lanes = self._usual_threads(neighbours)
-        joins = self._joins(steps)
+        joins, innermost = self._joins(steps), self.item[1] if self.has_items else None
+        entry = Entry(self.name, tensors, self.kept, self.reduced, innermost, neighbours)
         return Pass(
             self.name,
-            self._entries(lines, tensors, neighbours, joins),
+            entry.text(lines, joins),
             tensors,
             self.kept,
             self.reduced,
@@ -281,7 +266,7 @@ class NestWriter:
             tuple(dict.fromkeys(name for node in self.nodes for name in _operations(node))),
             joins,
             self._usual_parts(rows) if joins else 1,
-            self.item[1] if self.has_items else None,
+            innermost,
         )
 
     def _usual_threads(self, along: bool) -> tuple[int, int]:
@@ -360,26 +345,18 @@ class NestWriter:
                 "const index_t r = is_inside ? base + lane : reduced - 1;",
             ]
         else:
-            head = ["#pragma unroll(trips::unrolled)", self._loop]
+            head = ["#pragma unroll(trips::unrolled)", loop(has_items=self.has_items)]
         return [*self.declared, *head, *body, "}", *self.joins, *self.behind]
-
-    @property
-    def _loop(self) -> str:
-        """The head of a loop over the rows' elements."""
-        r, step = (_start(_R), "lanes * items") if self.has_items else (_R, "lanes")
-        first = f"lane{' * items' if self.has_items else ''}"
-        inside = f"trip < trips::count && (trip < trips::whole || {r} < reduced)"
-        return f"for (index_t {r} = {first}, trip = 0; {inside}; ++trip, {r} += {step}) {{"
 
     def _of_items(self, statements: Sequence[str]) -> list[str]:
         """The statements for each of the elements that a thread has at once, with the places of these."""
         if not self.has_items:
             return [*self._places(self.number, self.dimensions), *statements]
         symbol, number = self.item[0], self.number
-        places = [f"const index_t {one} = {_start(one)} + item;" for one in dict.fromkeys((number, symbol))]
+        places = [f"const index_t {one} = {start(one)} + item;" for one in dict.fromkeys((number, symbol))]
         return [
             *self._places(
-                _start(number), [*self.dimensions[:-1], *((_start(one), size) for one, size in self.dimensions[-1:])]
+                start(number), [*self.dimensions[:-1], *((start(one), size) for one, size in self.dimensions[-1:])]
             ),
             *(f"const auto {name} = {text};" for text, name in self.packs.items()),
             *self.puts[::2],
@@ -396,12 +373,12 @@ class NestWriter:
         if self._is_looped(node) and not reduced:
             variables = self.domain.variables(kept)
             if variables is None:
-                variables = self._variables(_K * self.reduced + _R, kept)
+                variables = self._variables(K * self.reduced + R, kept)
             run_body(self.handler, node._body, variables, ())
             return
         of_kept, of_reduced = self.domain.kept_variables(kept), self.domain.reduced_variables(reduced)
-        of_kept = self._variables(_K, kept) if of_kept is None else of_kept
-        of_reduced = self._variables(_R, reduced) if of_reduced is None else of_reduced
+        of_kept = self._variables(K, kept) if of_kept is None else of_kept
+        of_reduced = self._variables(R, reduced) if of_reduced is None else of_reduced
         run_body(self.handler, node._body, of_kept, of_reduced)
 
     def _places(self, number: sympy.Symbol, dimensions: Sequence[tuple[sympy.Symbol, sympy.Expr]]) -> list[str]:
@@ -429,7 +406,7 @@ class NestWriter:
             whole = cpp(number) if behind == 1 else f"{_factor(number)} / {_factor(behind)}"
             is_first = all(one == 1 for one in sizes[:at])
             text = whole if is_first else f"{whole if behind != 1 else _factor(number)} % {_factor(size)}"
-            if number.has(_R):
+            if number.has(R):
                 name = handler.named(f"index_t({text})", "i")
                 self.along_rows.add(name)
             else:
@@ -462,93 +439,12 @@ class NestWriter:
             return False
         votes = 0
         for place in self.places:
-            symbols = place.free_symbols & {_K, _R, *self.handler.ranges}
+            symbols = place.free_symbols & {K, R, *self.handler.ranges}
             elements = math.prod(hint(self.domain.ranges.get(one, self.reduced)) for one in symbols)
             for symbol in symbols:
                 if coefficient(place, symbol) == 1:
                     votes += elements if str(symbol) in self.along_rows else -elements
         return votes > 0
-
-    def _entries(self, lines: Sequence[str], tensors: Sequence[Tensor], along: bool, joins: int) -> str:
-        """The entry point; of rows that several blocks may have, those of their parts and of what joins them too."""
-        body = Lines(list(lines)).inlined()
-        texts = [self._entry(self.name, body, tensors, along)]
-        if joins:
-            begin = body.index(self._loop)
-            end = _end(body, begin)
-            joined = [_JOIN.fullmatch(one) for one in body[end + 1 : end + 1 + joins]]
-            names = [(one[1], one[2]) for one in joined if one is not None]
-            kinds = {name: _kind_of(name, body) for name, _ in names}
-            parts = [Tensor(f"memory_of_{name}", "unsigned char", is_written=True) for name, _ in names]
-            typed = [
-                f"{kinds[name]}* const parts_of_{name} = reinterpret_cast<{kinds[name]}*>(memory_of_{name});"
-                for name, _ in names
-            ]
-            r, items = (_start(_R), " * items") if self.has_items else (_R, "")
-            each = "reduced / items" if self.has_items else "reduced"
-            own = [
-                *typed,
-                f"constexpr index_t each = ({each} + parts - 1) / parts{items};",
-                "const index_t first = index_t(blockIdx.y) * each, last = smaller(first + each, reduced);",
-                *body[: begin - 1],
-                f"for (index_t {r} = first + lane{items}; {r} < last; {r} += lanes{items}) {{",
-                *body[begin + 1 : end + 1 + joins],
-                *(f"if (is_first) parts_of_{name}[k * parts + blockIdx.y] = {name};" for name, _ in names),
-            ]
-            together = [
-                *typed,
-                *body[: begin - 1],
-                "for (int part = lane; part < parts; part += lanes) {",
-                *(f"{name} = {join}::join({name}, parts_of_{name}[k * parts + part]);" for name, join in names),
-                "}",
-                *body[end + 1 :],
-            ]
-            texts.append(self._entry(f"{self.name}_part", own, [*tensors, *parts], along))
-            texts.append(self._entry(f"{self.name}_join", together, [*tensors, *parts], along))
-        return "\n".join(texts)
-
-    def _entry(self, name: str, body: Sequence[str], tensors: Sequence[Tensor], along: bool) -> str:
-        parameters = ", ".join(
-            f"{one.kind}* {one.name}" if one.is_written else f"const {one.kind}* __restrict__ {one.name}"
-            for one in tensors
-        )
-        kept = cpp(product_of(self.kept))
-        items = [f"constexpr int items = common(pass_vector_width, {cpp(product_of(self.item[1]))});"]
-        if not self.has_items:
-            items = []
-        if self.reduced is None:
-            k = _start(_K) if self.has_items else _K
-            number = "index_t(blockIdx.x) * element_threads + threadIdx.x"
-            head = [
-                f"constexpr index_t kept = {kept};",
-                *items,
-                f"const index_t {k} = {f'({number}) * items' if items else number};",
-                f"if ({k} >= kept) {{",
-                "return;",
-                "}",
-            ]
-            threads = "element_threads"
-        else:
-            parts = f", parts = {self.name}_parts" if name != self.name else ""
-            head = [
-                f"constexpr int rows = {self.name}_rows, lanes = {self.name}_lanes{parts};",
-                f"using threads = Threads<rows, lanes, {str(along).lower()}>;",
-                f"constexpr index_t kept = {kept}, reduced = {cpp(product_of(self.reduced))};",
-                *items,
-                f"using trips = Trips<reduced, lanes, {'items' if self.has_items else 1}>;",
-                "const int lane = threads::lane();",
-                "// A row behind the last one is that one again.",
-                "const index_t own = index_t(blockIdx.x) * rows + threads::row(), k = own < kept ? own : kept - 1;",
-                "const bool is_first = lane == 0 && own < kept;",
-            ]
-            threads = f"{self.name}_rows * {self.name}_lanes"
-        for word in ("is_first", "trips"):
-            if not any(word in line for line in body):
-                head = [line for line in head if word not in line]
-        return (
-            f'extern "C" __global__ void __launch_bounds__({threads})\n'
-            f"    {name}({parameters}) {{\n{_indented(chr(10).join([*head, *body]))}\n}}\n"
-        )
 
     def _joins(self, steps: Mapping[str, int]) -> int:
         """How many values are joined of the parts of rows that several blocks may have; 0 where a row has one."""
@@ -559,39 +455,9 @@ class NestWriter:
         return len(self.reductions)
 
 
-def _start(symbol: sympy.Symbol) -> sympy.Symbol:
-    """The symbol of the first of the elements that a thread has at once."""
-    return sympy.Symbol(f"{symbol}_start", integer=True, nonnegative=True)
-
-
 def _moved(name: str, place: str) -> str:
     """A pointer to a place."""
     return name if place == "0" else f"{name} + {place}"
-
-
-def _end(lines: Sequence[str], begin: int) -> int:
-    """The line that closes what a line opens."""
-    depth = 0
-    for at in range(begin, len(lines)):
-        depth += lines[at].endswith("{") - lines[at].startswith("}")
-        if depth == 0:
-            return at
-    raise AssertionError(lines[begin])
-
-
-def _kind_of(name: str, lines: Sequence[str]) -> str:
-    """The type that a value is declared with."""
-    (found,) = [one for line in lines if (one := re.fullmatch(rf"(.+) {name} = .*;", line))]
-    return found[1]
-
-
-def _indented(text: str) -> str:
-    depth, lines = 1, []
-    for line in text.split("\n"):
-        depth -= line.startswith("}")
-        lines.append(_INDENT * depth + line)
-        depth += line.endswith("{")
-    return "\n".join(lines)
 
 
 def _factor(expression: sympy.Expr) -> str:

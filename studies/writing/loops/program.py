@@ -18,9 +18,10 @@ from torch.utils._sympy.value_ranges import bound_sympy
 from tunebench.kernels.blocks.block import fast_math_line
 from tunebench.studies.writing.loops.body import TEXTS, type_of
 from tunebench.studies.writing.loops.domain import hint
+from tunebench.studies.writing.loops.entry import Tensor
 from tunebench.studies.writing.loops.expressions import cpp, python, tidy
 from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, UnloweredError
-from tunebench.studies.writing.loops.nest import Pass, Tensor, UnfusedError, may_join, nest_pass
+from tunebench.studies.writing.loops.nest import Pass, UnfusedError, may_join, nest_pass
 from tunebench.tuner.space import CPP_WORDS
 
 _WORDS = (
