@@ -221,6 +221,9 @@ def _part(traced: Traced, training: bool, *, mark: str = "", end: str = "") -> n
             marked = graph.call_function(torch.ops.tunebench_new.made_by_a_block.default, (made,))
         made.replace_all_uses_with(marked, delete_user_cb=lambda user: user is not marked)
     module = fx.GraphModule(traced.model, graph)
+    if end:
+        graph.eliminate_dead_code()  # statistics that a later layer moves
+        module.recompile()
     for name in [name for name in module._buffers if name not in dict(traced.model.named_buffers())]:
         setattr(module, name, module._buffers.pop(name))  # a tensor that forward makes is none of the model's
     module.train(training)
