@@ -70,6 +70,37 @@ def _mean_of_windows(
     return x.sum(dim=tuple(range(-sides, 0))) / (divisor or math.prod(kernel))
 
 
+_MOST_OF_TOP = 16
+"""Largest k of a top-k that is made of that many maxima."""
+
+
+def _maxima(
+    x: torch.Tensor,
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,  # noqa: ARG001 - torch's name; they are in order
+) -> Any:
+    """The largest elements one after another, each the first of its value that is not taken yet."""
+    if not isinstance(k, int) or k > _MOST_OF_TOP or not x.dtype.is_floating_point or x.dim() == 0:
+        return NotImplemented
+    count, none = x.shape[dim], -math.inf if largest else math.inf
+    shape = [1] * x.dim()
+    shape[dim] = count
+    place = torch.arange(count, device=x.device).reshape(shape)
+    values, places = [], []
+    taken = torch.zeros_like(x, dtype=torch.bool)
+    for _ in range(k):
+        left = torch.where(taken, none, x)
+        value = left.amax(dim, keepdim=True) if largest else left.amin(dim, keepdim=True)
+        is_best = ~taken & ((x == value) | (x.isnan() & value.isnan()))
+        best = torch.where(is_best, place, count).amin(dim, keepdim=True)
+        taken = taken | (place == best)
+        values.append(value)
+        places.append(best)
+    return torch.cat(values, dim), torch.cat(places, dim)
+
+
 _aten = torch.ops.aten
 _RESIZING = (
     *(_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d),
@@ -93,6 +124,7 @@ def _decompositions() -> dict[Any, Any]:
         **get_decompositions(_RESIZING),
         **select_decomp_table(),
         _aten.avg_pool3d.default: _mean_of_windows,
+        _aten.topk.default: _maxima,
     }
 
 

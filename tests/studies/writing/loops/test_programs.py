@@ -20,6 +20,7 @@ MODELS = {
     "softmax_of_rows": (lambda x: torch.softmax(x * 2, -1), (6, 64)),
     "product_with_a_column": (lambda x: torch.sigmoid(x) * x[:, :1] + x[:1], (6, 64)),
     "shifted": (lambda x: x[:, 3:35].exp() + x[:, 4:36] * x[:, 8:40], (6, 64)),
+    "three_best": (lambda x: sum(torch.topk(x, 3, 1)) + torch.topk(x, 2, 1, largest=False)[0].sum(1, True), (4, 20, 3)),
     "softmax_of_channels": (lambda x: torch.softmax(x, 1), (3, 5, 7)),
     "group_norm": (lambda x: functional.group_norm(x, 2), (2, 6, 5, 3)),
     "layer_norm": (lambda x: functional.layer_norm(x, x.shape[-1:]), (4, 33)),
