@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +42,14 @@ class RegionInModel:
 
 
 class Probe:
-    """Measures the regions of a model that runs by Inductor's own code; compiled graphs call it around each region."""
+    """Measures the regions of a model that runs by Inductor's own code; compiled graphs call it around each region.
 
-    def __init__(self) -> None:
+    Args:
+        options: of Inductor, with which the model is compiled.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
         self.regions: list[Region] = []
         self.ranges: dict[int, tuple[tuple[float, float], ...]] = {}
         self._marks: list[tuple[int, Any]] = []
@@ -65,7 +70,7 @@ class Probe:
         if number not in self._compiled:
             names: dict[str, Any] = {}
             exec(self.regions[number].text, names)
-            self._compiled[number] = torch.compile(names["Model"]())
+            self._compiled[number] = torch.compile(names["Model"](), options=dict(self._options))
             self._compiled[number](*inputs)
         self.begin(number, *inputs)
         result = self._compiled[number](*inputs)
@@ -87,7 +92,7 @@ class Probe:
         ]
 
 
-_probe = Probe()
+_probe = Probe({})
 """The one that is at work; compiled graphs find it by this name."""
 
 
@@ -172,8 +177,8 @@ def find_regions(model: Callable[..., Any], inputs: Sequence[Any], mode: str | N
         mode: of `torch.compile`, which decides what is fused; without its CUDA graphs, in which nothing can be probed.
     """
     global _probe  # noqa: PLW0603 - compiled graphs find it by its name
-    _probe = Probe()
     patches = {**modes_options(mode), "triton.cudagraphs": False, "fx_graph_cache": False}
+    _probe = Probe(patches)
 
     def backend(graph: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
         return compile_with(_emit_probed, _written_probed, "probe", graph, given, patches)
