@@ -36,7 +36,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the entry points of a pass have in common.
+    """The properties that the entry points of a pass share.
 
     Attributes:
         name: of the pass.
