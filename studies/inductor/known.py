@@ -88,17 +88,14 @@ def _in_memory_of_its_own(run: Callable[..., Any], *inputs: torch.Tensor) -> Any
 
 def call_of(region: Region) -> RegionCall | None:
     """Return the call of a region's kernel, where results say that it is faster than Inductor's own code."""
-    folder = regions_folder() / region.name
-    if not folder.is_dir():
-        return None
     try:
-        evidence = evidence_for(region, folder)
+        evidence = evidence_for(region)
     except TunebenchError as error:
-        warnings.warn(f"{folder.name} is left to Inductor: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{region.name} is left to Inductor: {error}", RuntimeWarning, stacklevel=2)
         return None
     if evidence is None or not evidence.is_faster:
         return None
-    return RegionCall(str(folder), dict(evidence.configuration))
+    return RegionCall(str(regions_folder() / region.name), dict(evidence.configuration))
 
 
 @dataclass(frozen=True)
@@ -120,22 +117,22 @@ class Evidence:
 
 def is_lost(region: Region) -> bool:
     """Whether results say that Inductor's own code is as fast as a region's kernel, or that it has no kernel."""
-    folder = regions_folder() / region.name
-    if not folder.is_dir():
-        return False
     try:
-        evidence = evidence_for(region, folder)
+        evidence = evidence_for(region)
     except TunebenchError:
         return True
     return evidence is not None and not evidence.is_faster
 
 
-def evidence_for(region: Region, folder: Path) -> Evidence | None:
+def evidence_for(region: Region) -> Evidence | None:
     """Return what decides between a region's kernel and Inductor's own code; None where nothing was measured.
 
     Raises:
         TunebenchError: the kernel cannot be loaded.
     """
+    folder = regions_folder() / region.name
+    if not folder.is_dir():
+        return None
     model, device = model_in(folder), device_of(region.device)
     problem = problem_of(model, region)
     if problem is None or (region.is_dynamic and model.kernel.compiled_axes):  # no call waits for another build

@@ -87,11 +87,11 @@ def optimize_regions(
             share = min(left, max(LEAST_SECONDS, left * one.found.seconds / waiting))
             waiting -= one.found.seconds
             try:
-                one.evidence = _known(one.found.region)
+                one.evidence = evidence_for(one.found.region)
                 if one.evidence is None and left >= LEAST_SECONDS and not report.interrupted:
                     one.reason = "its study was not conclusive"
                     report.interrupted = _tune(one.found, share, database, reporter)
-                    one.evidence = _known(one.found.region)
+                    one.evidence = evidence_for(one.found.region)
                 else:
                     one.reason = "no time was left to tune it"
             except TunebenchError as error:
@@ -112,11 +112,6 @@ def _new_regions(
     return [OptimizedRegion(one) for one in find_regions(model, inputs, mode) if one.region.key not in known]
 
 
-def _known(region: Region) -> Evidence | None:
-    folder = regions_folder() / region.name
-    return evidence_for(region, folder) if folder.is_dir() else None
-
-
 def _tune(found: RegionInModel, seconds: float, database: Database, reporter: Reporter) -> bool:
     """Tune a region, and compare the winner with torch.compile's own code; return whether it was interrupted.
 
@@ -130,7 +125,11 @@ def _tune(found: RegionInModel, seconds: float, database: Database, reporter: Re
         raise _NoKernelError("its kernel does not serve these inputs")
     options = {"seconds": _SEARCHED * seconds, "trials": _MANY_TRIALS, "device": str(region.device)}
     (searched,) = tune(resolve_problem(str(folder), problem, options), database, reporter)
-    if searched.outcome.ending is Ending.INTERRUPTED or searched.outcome.best is None or _known(region) is not None:
+    if (
+        searched.outcome.ending is Ending.INTERRUPTED
+        or searched.outcome.best is None
+        or evidence_for(region) is not None
+    ):
         return searched.outcome.ending is Ending.INTERRUPTED
     (compared,) = tune(resolve_study(searched.study, {"compile": True}), database, reporter)
     return compared.outcome.ending is Ending.INTERRUPTED

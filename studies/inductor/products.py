@@ -109,7 +109,6 @@ class _Copy:
     """
 
     def __init__(self, product: fx.Node) -> None:
-        self.product = product
         self.shape = _shape_of(product)
         self.dtype = product.meta["val"].dtype
         self.graph = fx.Graph()
