@@ -149,8 +149,7 @@ class NestWriter:
         kind = type_of(_dtype_of(name), self.main)
         text = f"{name}[{self._place(index)}]"
         if name not in self.stored and (width := self._width(index)):
-            first = self._place(index.subs(self.item[0], start(self.item[0])))
-            pack = f"read<items, {width}>({_moved(name, first)})"
+            pack = f"read<items, {width}>({self._pointer(name, index)})"
             text = f"{self.packs.setdefault(pack, f'pack{len(self.packs)}')}.of[item]"
         self.read[name] = None
         self._vote(index)
@@ -161,7 +160,7 @@ class NestWriter:
         symbol, size = self.item
         is_here = self.has_items and self.handler.lines is self.scope and self._is_of_items(self.step)
         rest = index - symbol
-        known = {*self.domain.ranges, K, R} if self.reduced is not None else {*self.domain.ranges, K}
+        known = {*self.domain.ranges, K, R}
         if not is_here or rest.has(symbol) or (rest.free_symbols & {*self.handler.ranges}) - known:
             return ""
         # A place is a multiple of what divides each of its terms.
@@ -171,6 +170,11 @@ class NestWriter:
             factors.append(sympy.prod(own))
         texts = dict.fromkeys(cpp(product_of(one)) for one in factors if one != 0)
         return f"common(items, {', '.join(texts)})"
+
+    def _pointer(self, name: str, index: sympy.Expr) -> str:
+        """A pointer to the first of the elements that a thread has at once."""
+        place = self._place(index.subs(self.item[0], start(self.item[0])))
+        return name if place == "0" else f"{name} + {place}"
 
     def _is_of_items(self, step: int) -> bool:
         return self.reduced is None or self._is_loop(step)
@@ -195,9 +199,9 @@ class NestWriter:
         self.written[name] = None
         value = f"{cast(self.kinds[name])}({value})"
         if width := self._width(index):
-            first = self._place(index.subs(self.item[0], start(self.item[0])))
-            pack = f"made{len(self.puts) // 2}"
-            put = f"write<{width}>({_moved(name, first)}, {pack});"
+            handler.count += 1
+            pack = f"made{handler.count}"  # no other loop's: a store that nothing reads goes by its lines
+            put = f"write<{width}>({self._pointer(name, index)}, {pack});"
             self.puts += [f"Pack<{self.kinds[name]}, items> {pack};", put]
             text = f"{pack}.of[item] = {value};"
             self.stores.setdefault(name, []).extend([*self.puts[-2:], text])
@@ -453,11 +457,6 @@ class NestWriter:
         if not is_simple or hint(self.kept) > _MOST_SPLIT or hint(self.reduced) < 2 * _LEAST_PART:
             return 0
         return len(self.reductions)
-
-
-def _moved(name: str, place: str) -> str:
-    """A pointer to a place."""
-    return name if place == "0" else f"{name} + {place}"
 
 
 def _factor(expression: sympy.Expr) -> str:
