@@ -9,7 +9,8 @@ product, which the reference rounds too.
 Such a call is a problem of its own, which has the option `autocast` and the type that is cast to. What was measured for
 the problem in that type tells which kernels may be fast, and not how fast the reference is under autocast: a duel does.
 
-Where autocast would have nothing run in a half type, the kernel runs as without it.
+Where autocast would have nothing run in a half type, the kernel runs as without it; but a reference whose result is
+wider than its inputs, such as a softmax of half types in float32, serves itself: a kernel of theirs has rounded it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class UnderAutocast:
             return found
         with torch.autocast(self._device, enabled=False):
             if not self._casts:
-                found = self.module.problem(*inputs)
+                widens = any(self._result.itemsize > one.dtype.itemsize for one in inputs if _is_floating(one))
+                why = f"autocast is on, and has the result in {str(self._result).removeprefix('torch.')}"
+                found = self.module.unserved(why) if widens else self.module.problem(*inputs)
                 return found
             parameters, buffers = held(self.module)
             if not all(map(_is_float32, (*inputs, *parameters, *buffers))):
@@ -100,9 +103,12 @@ def _twin_of(module: Any, dtype: torch.dtype) -> Any:
 
 def cast(values: Sequence[Any], dtype: torch.dtype) -> list[Any]:
     """Return the same with floating-point tensors of this type."""
-    floating = [isinstance(one, torch.Tensor) and one.is_floating_point() for one in values]
-    return [one.detach().to(dtype) if is_cast else one for one, is_cast in zip(values, floating, strict=True)]
+    return [one.detach().to(dtype) if _is_floating(one) else one for one in values]
 
 
 def _is_float32(value: Any) -> bool:
-    return not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == torch.float32
+    return not _is_floating(value) or value.dtype == torch.float32
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -159,3 +160,15 @@ def test_nvrtc_builds_every_family_in_time(
             for configuration in sample(factory, 2, dtype):
                 built = nvrtc.compile(factory.kernel.variant(configuration, Problem(axes, dtype), "sm_90"))
                 assert built.code.startswith(b"\x7fELF") and built.figures["pointwise"].registers, configuration
+
+
+def test_a_result_that_autocast_widens_is_the_references(tmp_path: Path) -> None:
+    forward = '\ndef forward(self, x, y):\n    return torch.nn.functional.mse_loss(x, y, reduction="none")\n'
+    tuned = load(tmp_path / "squares.py", "blocks.Pointwise", forward, 'function = "(x - y) * (x - y)"')()
+    x, y = torch.randn(2, 3, 5).bfloat16()
+    with torch.no_grad():
+        tuned(x, y)
+        assert next(iter(tuned.choices.values())).configuration is not None
+        with torch.autocast("cpu", torch.float16):
+            assert torch.equal(tuned(x, y), (x.float() - y.float()).square())
+    assert tuned.choices[None, None].reason.endswith("autocast is on, and has the result in float32")
