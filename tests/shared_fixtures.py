@@ -8,6 +8,7 @@ from multiprocessing import forkserver, set_forkserver_preload
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import CommandLine
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
 from short_studies import VARIABLE
@@ -98,7 +99,7 @@ def one_server() -> Iterator[None]:
                     "tunebench.studies.tuning.tune",
                     *PRELOADED,
                     "tunebench.studies.checking.compare",
-                    "tunebench.studies.writing.new.new_kernel",
+                    f"tunebench.studies.writing.new.{'new_kernel' if torch.cuda.is_available() else 'make'}",
                 ),
                 *("database_process", "short_studies"),
             ]

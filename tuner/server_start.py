@@ -1,7 +1,7 @@
 """The first that a server imports from which processes are forked, and what holds while it imports the rest.
 
 `tuner/forked.py`, which it imports last, ends that: a ready server sees by itself that its parent is gone, and what is
-forked from it has the user's own environment.
+forked from it keeps Inductor's compiled code where the user has it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from contextlib import contextmanager
 
 _PR_SET_PDEATHSIG = 1
 _PARENT = "TUNEBENCH_SERVER_OF"
-_WHILE_IMPORTING = {"TORCHINDUCTOR_CACHE_DIR": tempfile.gettempdir(), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""The environment variables of torch that the server has meanwhile, where its user has none: importing `torch._dynamo`
-makes the folder in which torch compiles, unless it is there; importing Inductor asks whether there is a GPU, and where
-it asks the driver and not NVML, no fork can use that GPU."""
+_INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable that says in which folder torch compiles; importing `torch._dynamo` makes that folder."""
 
-_own = [name for name in _WHILE_IMPORTING if name not in os.environ]
+_has_inductor = _INDUCTOR in os.environ
 
 
 @contextmanager
@@ -35,7 +33,7 @@ def own_server() -> Iterator[None]:
 
 
 def _begin(parent: str) -> None:
-    """End the server as soon as its parent is gone, keep torch off folders and GPUs, and look for no garbage.
+    """End the server as soon as its parent is gone, keep torch from making a folder, and look for no garbage.
 
     Importing torch makes little of that, and a fifth of its seconds would go into looking.
     """
@@ -43,15 +41,16 @@ def _begin(parent: str) -> None:
     _die_with_parent(signal.SIGKILL)
     if os.getppid() != int(parent):
         os._exit(1)  # the parent was gone before
-    os.environ.update({name: _WHILE_IMPORTING[name] for name in _own})
+    if not _has_inductor:
+        os.environ[_INDUCTOR] = tempfile.gettempdir()  # it is there
 
 
 def end() -> None:
     """Let nothing of that hold any more."""
     gc.enable()
     _die_with_parent(0)
-    for name in _own:
-        os.environ.pop(name, None)
+    if not _has_inductor:
+        os.environ.pop(_INDUCTOR, None)
 
 
 def _die_with_parent(number: int) -> None:

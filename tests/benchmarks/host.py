@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.benchmarks.known_kernels import bench_problems
 from tests.benchmarks.rows import Row, Rows
 
 from tunebench.kernels.runtime.policy import Policy, set_policy
 from tunebench.kernels.runtime.registry import kernel_names, load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.writing.kernelbench import bench_problems
 from tunebench.tuner.gate.memory import synchronise
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.timing.statistics import CONFIDENCE, median_interval
@@ -42,7 +42,7 @@ EXAM = {
     "level2_76_add_relu": {"batch_size": 128, "in_features": 256, "out_features": 256},
     "level2_57_relu_hardswish": {"batch_size": 2, "height": 16, "width": 16},
 }
-"""Two kernels of the exam."""
+"""Two kernels of `known_kernels.toml`."""
 _ROUNDS = 40
 _CALLS = 25
 _WIDTH = 72

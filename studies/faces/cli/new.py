@@ -27,7 +27,8 @@ def new(
     """
     from tunebench.tuner.isolation import TRACER, start_forkserver
 
-    start_forkserver(["tunebench.studies.writing.new.new_kernel", TRACER])  # it imports torch while this process does
+    # It imports torch while this process does; what it imports with that no GPU can be used after, and nothing does.
+    start_forkserver(["tunebench.studies.writing.new.make", TRACER])
 
     from tunebench.studies.display.terminal import print_line
     from tunebench.studies.writing.new.new_kernel import write_new

@@ -1,42 +1,28 @@
-"""Writes the folder of a new kernel: its reference, and the first of its drafts that agrees with that."""
+"""Writes the folder of a new kernel, in a process of its own that may run the problem's code."""
 
 from __future__ import annotations
 
 import keyword
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from tunebench.kernels.runtime.installed import installed_names
 from tunebench.kernels.runtime.registry import kernel_names
-from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.writing.loops.lower import UnloweredError
-from tunebench.studies.writing.loops.write import passes_around, write
-from tunebench.studies.writing.new.check import Checked, Rewrite, check
-from tunebench.studies.writing.new.core import Core
-from tunebench.studies.writing.new.draft import BLOCKS, NOTHING, draft
-from tunebench.studies.writing.new.hidden_names import hidden_names
+from tunebench.studies.writing.new.check import Checked
+from tunebench.studies.writing.new.draft import BLOCKS
 from tunebench.studies.writing.new.problem_text import SAMPLES
-from tunebench.studies.writing.new.trace import Traced, trace
-from tunebench.studies.writing.new.write import model_text, texts_by_hand
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.files import read_text
 from tunebench.tuner.isolation import TRACER, DeathError, run_isolated, start_forkserver
-from tunebench.tuner.reference import Reference, load_reference
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.watched import load_seconds
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-PASSES = "Passes"
-"""The block of a kernel that is passes over loop nests alone."""
 PRELOADED = (__name__, TRACER)
 _LOADS = 1.5
 """Limit of all that runs the problem's own code, in times of what a user's files may take to load and answer once."""
-_LEAST_SHARE = 0.01
-"""Least share of the forward's time that the kernel has to take: a smaller one cannot be told from a tie."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +67,7 @@ def write_new(folder: Path, problem: Path | None = None, block: str | None = Non
     with scratch() as place:
         try:
             seconds = _LOADS * load_seconds()
-            made = run_isolated(seconds, make, place / folder.name, problem or folder / "reference.py", text, block)
+            made = run_isolated(seconds, _make, place / folder.name, problem or folder / "reference.py", text, block)
         except DeathError as death:
             raise UserError(f"{problem or 'the sample'}: it cannot be run: {death}") from death
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -103,141 +89,9 @@ def _require_name(name: str) -> None:
         raise UserError(f"'{name}' is the name of a kernel that is there already: choose another, such as my_{name}")
 
 
-# What follows runs in a process of its own: it runs the problem's code.
+def _make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel:
+    """Fill a folder, as `make` does, in a process of its own."""
+    # Importing Inductor asks the driver for a GPU: no fork of a server that had imported it could use one.
+    from tunebench.studies.writing.new.make import make
 
-
-def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel:
-    """Fill a folder with the first draft of a problem that agrees with it, or with a kernel to be written by hand.
-
-    Args:
-        problem: the file that has the text.
-
-    Raises:
-        UserError: the problem cannot be run, or is for no kernel.
-    """
-    traced = trace(load_reference(problem, text=text))
-    if hidden := hidden_names(traced.model, TunedModule):
-        raise UserError(f"{problem}: its Model has a '{hidden[0]}' of its own, which every kernel has: rename it")
-    source = "a sample" if problem.parent == folder else problem.name
-    drafts = draft(traced, block)
-    reasons: list[str] = []
-    unlowered: list[str] = []
-    # A block that does all of it is best, then passes behind a block or alone, then whatever leaves something to torch.
-    attempts = [partial(_of_block, traced, core, source) for core in drafts.cores if not core.left]
-    if block is None:
-        attempts += [partial(_of_block_and_passes, traced, core, source) for core in drafts.cores if _has_passes(core)]
-        attempts.append(partial(_of_passes, traced, source))
-    attempts += [partial(_of_block, traced, core, source) for core in drafts.cores if core.left]
-    for made in _drafts(attempts, folder.name, unlowered):
-        _write(folder, {"reference.py": text, **made.files})
-        checked = check(folder, made.left_nodes, made.rewrite)
-        if not (why := checked.reason or made.why_nothing_is_gained(checked)):
-            if made.core is None and made.left:
-                checked = replace(checked, left_share=None)  # the nodes of passes are not the trace's
-            left = tuple(dict.fromkeys(made.left))
-            return NewKernel(folder, made.block, left, hidden=drafts.hidden, checked=checked)
-        reasons.append(why)
-    of_blocks = [] if drafts.cores or drafts.reason == NOTHING else [drafts.reason]
-    reason = [*of_blocks, *reasons, *unlowered, drafts.reason][0]
-    _write(folder, {"reference.py": text, **texts_by_hand(folder.name, traced, reason, source)})
-    return NewKernel(folder, "", reason=reason)
-
-
-def _drafts(attempts: Iterable[Callable[[str], _Draft]], name: str, reasons: list[str]) -> Iterator[_Draft]:
-    """Yield what attempts write, in the order of how much they leave to torch; reasons of the others are added."""
-    partly = []
-    for attempt in attempts:
-        try:
-            made = attempt(name)
-        except UnloweredError as error:
-            reasons.append(f"no loop nest has {error}")
-            continue
-        if made.left:
-            partly.append(made)
-        else:
-            yield made
-    yield from sorted(partly, key=lambda made: len(made.left_nodes or made.left))
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """The files of a kernel that is to be checked.
-
-    Attributes:
-        block, left: as of `NewKernel`.
-        left_nodes: of the trace, those that stay torch's.
-        rewrite: writes it at other sizes, where it has those of the problem alone.
-        core: of the block that it is, where something stays torch's.
-    """
-
-    files: Mapping[str, str]
-    block: str
-    left: tuple[str, ...] = ()
-    left_nodes: frozenset[str] = frozenset()
-    rewrite: Rewrite | None = None
-    core: Core | None = None
-
-    def why_nothing_is_gained(self, checked: Checked) -> str:
-        """Why it cannot be told from a tie, however fast it is; empty where it can."""
-        return "" if self.core is None else why_nothing_is_gained(self.core, checked)
-
-
-def _of_block(traced: Traced, core: Core, source: str, name: str) -> _Draft:
-    text = model_text(name, traced, core, source)
-    return _Draft({"model.py": text}, core.block, core.left, core.left_nodes, core=core)
-
-
-def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
-    if len(traced.inputs) != len(traced.names) or traced.defaults:
-        raise UnloweredError("another number of arguments than get_inputs() gives")
-    written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)
-    rewrite = partial(_rewritten, lambda other: _of_passes(other, source, name))
-    return _Draft({"model.py": written.model, f"{name}.cu": written.source}, PASSES, written.left, rewrite=rewrite)
-
-
-def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> _Draft:
-    made = passes_around(traced, core.given, core.last if core.after else "")
-
-    def again(other: Traced) -> _Draft:
-        cores = [one for one in draft(other, None).cores if (one.block, one.last) == (core.block, core.last)]
-        if not cores:
-            raise UserError("another kernel at smaller sizes")
-        return _of_block_and_passes(other, cores[0], source, name)
-
-    files = {"model.py": model_text(name, traced, core, source, made), f"{name}.cu": made.source}
-    left = (*(() if made.front else core.left_before), *made.left)
-    if not made.front and not core.after:
-        raise UnloweredError("what is in front of its product")
-    return _Draft(files, f"{core.block} and passes", left, rewrite=partial(_rewritten, again))
-
-
-def _rewritten(make_draft: Callable[[Traced], _Draft], reference: Reference, folder: Path) -> Path:
-    """Write a kernel at a reference's sizes into a folder."""
-    try:
-        files = make_draft(trace(reference)).files
-    except UnloweredError as error:
-        raise UserError(f"no loop nest has {error}") from error
-    folder.mkdir(parents=True)
-    for name, text in {"reference.py": reference.text, **files}.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
-
-
-def _has_passes(core: Core) -> bool:
-    return core.block in ("Linear", "Conv") and bool(core.before or core.after)
-
-
-def _write(folder: Path, files: Mapping[str, str]) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-def why_nothing_is_gained(core: Core, checked: Checked) -> str:
-    """Why a kernel cannot be told from a tie, however fast it is; empty where it can."""
-    share = checked.left_share
-    if share is None or 1 - share >= _LEAST_SHARE:
-        return ""
-    done = ", ".join(dict.fromkeys(core.done))
-    return f"a kernel of {done} alone would be {1 - share:.1%} of the forward's time"
+    return make(folder, problem, text, block)

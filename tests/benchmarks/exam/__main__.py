@@ -1,10 +1,11 @@
 """The exam: `python -m tests.benchmarks.exam CHECKOUT --json FILE`, on a machine with one or more GPUs.
 
 CHECKOUT is a checkout of KernelBench, as for `tests.benchmarks.kernelbench`. Each problem of
-`studies/writing/kernelbench.toml` is tuned for a few seconds, timed in the same rounds as eager and torch.compile's
-max-autotune, and evaluated by KernelBench: five seeds, its tolerance, its clock, the model as it is constructed.
-FILE has a row as soon as a problem is done; the same command goes on where the last one stopped. `python -m
-tests.benchmarks.exam.table FILE` makes the tables of the page.
+`tests.benchmarks.coverage` (the modules of `modules.toml`, levels 1 and 2 of KernelBench) is written by `tunebench
+new`, tuned for a few seconds, timed in the same rounds as eager and torch.compile's max-autotune, and where it is one
+of KernelBench's evaluated by that: five seeds, its tolerance, its clock, the model as it is constructed. FILE has a row
+as soon as a problem is done; the same command goes on where the last one stopped, in an order that is drawn by lot, so
+that a part is a fair sample. `python -m tests.benchmarks.exam.table FILE` makes the tables of the page.
 
 Each GPU takes one problem after another, and nothing else runs on it meanwhile.
 """
@@ -48,9 +49,9 @@ def main(
     trials: Annotated[int, typer.Option(help="Of each problem, at most.")] = 40,
     bench_seconds: Annotated[float, typer.Option(help="Of timing each problem.")] = 2.0,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="With torch.compile, or without.")] = True,
-    only: Annotated[list[str] | None, typer.Option(help="A class, or part of a name; repeatable.")] = None,
-    folder: Annotated[Path, typer.Option(help="For databases and caches.")] = Path("/tmp/tunebench-exam"),
-    small: Annotated[bool, typer.Option("--small", help="At small sizes, for a machine without a GPU.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Part of a name, such as 'level1 19'; repeatable.")] = None,
+    folder: Annotated[Path, typer.Option(help="For kernels, databases and caches.")] = Path("/tmp/tunebench-exam"),
+    write: Annotated[bool, typer.Option("--write", help="The kernels' folders alone, without a GPU.")] = False,
 ) -> None:
     """Examine what FILE has no row of."""
     began = time.time()
@@ -59,7 +60,12 @@ def main(
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": []}
     rows: list[dict[str, Any]] = known["rows"]
     finished = {row["name"] for row in rows}
-    wanted = [one for one in problems(folder / "kernels", small=small, only=only or ()) if one.name not in finished]
+    wanted = [one for one in problems(checkout, folder / "kernels", only or ()) if one.name not in finished]
+    if write:
+        for one in wanted:
+            one.write()
+            print(one.path, one.block, flush=True)
+        return
     gpus = _gpus()
     ceilings = ceilings_of(None if gpus[0] else "cpu")
     head = {**known, **_head(ceilings)}

@@ -19,7 +19,7 @@ from tests.benchmarks.exam.problems import ExamProblem
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.checking.bench import TUNED, BenchCase, Ceilings, Result, measure_case, measure_ceilings
 from tunebench.studies.faces.api import tune
-from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.errors import KernelFolderError, TunebenchError
 from tunebench.tuner.isolation import run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline, TrialStatus
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 STAGE_SECONDS = 90.0
 """The longest that tuning, timing or evaluating one problem may take."""
-
-_SHARE_OF_SECONDS = {"pointwise": 0.5, "rows": 0.6}
-"""The share of the seconds by class: variants without a product are built and timed sooner, and are fewer."""
 
 _Made = TypeVar("_Made")
 
@@ -75,8 +72,8 @@ class Row:
     """What the exam says of one problem; None where a stage failed, and `notes` say why.
 
     Attributes:
-        group: of `CLASSES`.
-        lines: that make the kernel.
+        group: that the problem is of.
+        block: what the kernel is made of; empty where it is to be written by hand.
         mode: the one that KernelBench calls: `train` where that makes a difference.
         sizes: those changed for tuning and timing.
         trials, correct_trials: of the search.
@@ -93,9 +90,9 @@ class Row:
 
     name: str
     group: str
-    lines: int
-    mode: str
-    sizes: dict[str, int | float]
+    block: str = ""
+    mode: str = ""
+    sizes: dict[str, int | float] = field(default_factory=dict)
     trials: int = 0
     correct_trials: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
@@ -138,13 +135,13 @@ def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: 
         checkout: of KernelBench; None leaves its evaluation out.
     """
     start_forkserver([__name__])
-    row = Row(problem.name, problem.group, 0, "", dict(problem.sizes))
+    row = Row(problem.name, problem.case.group)
     stages: list[tuple[str, Callable[[], None]]] = [
         ("new", partial(_write, row, problem)),
         ("tune", partial(_tune, row, problem, budget, device)),
         ("bench", partial(_bench, row, problem, budget, device, ceilings)),
     ]
-    if checkout is not None:
+    if checkout is not None and problem.is_kernelbenchs:
         stages.append(("kernelbench", partial(_evaluate, row, problem, checkout)))
     for name, stage in stages:
         began = time.monotonic()
@@ -154,6 +151,9 @@ def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: 
             row.notes.append(f"{name}: {error}")
             if not row.mode:
                 break
+        except Exception as error:  # noqa: BLE001 - a reference that does not run without memory is a note as well
+            row.notes.append(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
+            break
         finally:
             row.seconds[name] = round(time.monotonic() - began, 1)
     return row
@@ -161,7 +161,9 @@ def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: 
 
 def _write(row: Row, problem: ExamProblem) -> None:
     problem.write()
-    row.lines = problem.lines
+    row.block, row.sizes = problem.block, problem.sizes()
+    if not row.block:
+        raise KernelFolderError("the kernel is to be written by hand")
 
 
 def _tune(row: Row, problem: ExamProblem, budget: Budget, device: str | None) -> None:
@@ -170,8 +172,8 @@ def _tune(row: Row, problem: ExamProblem, budget: Budget, device: str | None) ->
     (report,) = tune(
         problem.path,
         trials=budget.trials,
-        seconds=budget.tune_seconds * _SHARE_OF_SECONDS.get(problem.group, 1.0),
-        sizes=problem.sizes,
+        seconds=budget.tune_seconds,
+        sizes=row.sizes,
         modes=[row.mode],
         device=device,
     )
@@ -187,7 +189,7 @@ def _bench(row: Row, problem: ExamProblem, budget: Budget, device: str | None, c
     case = BenchCase(
         str(problem.path),
         Mode(row.mode),
-        problem.sizes,
+        row.sizes,
         device=device,
         compiled=budget.compiled and device != "cpu",
         seconds=budget.bench_seconds,
@@ -223,7 +225,7 @@ def _verdict(problem: ExamProblem, checkout: Path) -> Verdict:
     from tests.benchmarks.kernelbench import Submission, evaluated
 
     text = _SUBMISSION.format(path=str(problem.path))
-    submission = Submission(problem.name, "ModelNew", text, problem.problem.reference + _DRAWN_ON_THE_GPU)
+    submission = Submission(problem.name, "ModelNew", text, problem.case.text + _DRAWN_ON_THE_GPU)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         return evaluated(checkout, submission, folder, contextlib.nullcontext())
 

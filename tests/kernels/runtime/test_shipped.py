@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from benchmarks.known_kernels import bench_problems
 from sample_kernel import WriteKernel
 from sample_results import A100, H100, H200
 
@@ -26,7 +27,6 @@ from tunebench.kernels.runtime.shipped import (
 from tunebench.studies.tuning.for_problem import problem_of, sizes_for
 from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import read_study_file
-from tunebench.studies.writing.kernelbench import bench_problems
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import UserError

@@ -16,7 +16,7 @@ from sampling import slow_but
 
 import tunebench
 from tunebench.kernels.runtime.registry import import_model
-from tunebench.studies.writing.new import new_kernel
+from tunebench.studies.writing.new import make
 from tunebench.studies.writing.new.check import Checked
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.draft import draft
@@ -75,8 +75,8 @@ def why_none(file: Path) -> str:
 def made_from(file: Path, slope: float = 0.25, block: str | None = None) -> Any:
     """A model of the kernel that is made from a problem: in this process, and not checked before the test does so."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(new_kernel, "check", lambda *_: Checked())
-        folder = new_kernel.make(file.parent / "mine", file, file.read_text(encoding="utf-8"), block).folder
+        patch.setattr(make, "check", lambda *_: Checked())
+        folder = make.make(file.parent / "mine", file, file.read_text(encoding="utf-8"), block).folder
     return import_model(str(folder))(slope)
 
 
@@ -707,9 +707,7 @@ def test_a_kernel_of_less_than_can_be_measured_is_not_written(
     left_share: float | None, reason: str, tmp_path: Path
 ) -> None:
     core = drafted(problem(tmp_path, "return torch.exp(torch.relu(x @ x.t()))"))
-    assert (
-        new_kernel.why_nothing_is_gained(replace(core, done=("relu", "exp")), Checked(left_share=left_share)) == reason
-    )
+    assert make.why_nothing_is_gained(replace(core, done=("relu", "exp")), Checked(left_share=left_share)) == reason
 
 
 @pytest.mark.slow

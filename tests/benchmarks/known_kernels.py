@@ -1,15 +1,10 @@
-"""KernelBench's problems as a table, and the kernels that `tunebench new` writes for them (docs/exam.md).
-
-`python -m tunebench.studies.writing.kernelbench FOLDER [PART]...` writes those whose class or name has a part into a
-folder.
-"""
+"""Problems like KernelBench's as a table, for tests: those that `tunebench new` makes a few lines of one block of."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,10 +27,36 @@ from .reference import Model
 {kernel}
 '''
 
+_SMALL = {
+    "batch_size": 12,
+    "in_features": 48,
+    "input_size": 48,
+    "out_features": 64,
+    "hidden_size": 64,
+    "output_size": 64,
+    "num_groups": 4,
+    "num_classes": 33,
+    "features": 6,
+    "dim1": 9,
+    "dim2": 11,
+    "in_channels": 8,
+    "out_channels": 12,
+    "rows": 33,
+    "columns": 21,
+    "depth": 40,
+    "side": 29,
+    "images": 2,
+    "dim": 200,
+    "height": 20,
+    "width": 30,
+    "length": 50,
+}
+"""Sizes for a machine without a GPU, by the constants' names."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchProblem(ProblemText):
-    """A row of `kernelbench.toml`.
+    """A row of `known_kernels.toml`.
 
     Attributes:
         name: with KernelBench's level and number, such as `level1_19_relu`.
@@ -74,12 +95,6 @@ def bench_problems() -> Mapping[str, BenchProblem]:
     }
 
 
-def chosen(parts: Sequence[str]) -> list[BenchProblem]:
-    """Return the problems of these classes, and those whose names have one of these parts; all for none."""
-    every = bench_problems().values()
-    return [one for one in every if not parts or any(part == one.group or part in one.name for part in parts)]
-
-
-if __name__ == "__main__":
-    for problem in chosen(sys.argv[2:]):
-        print(problem.write(Path(sys.argv[1])).folder)
+def small(problem: BenchProblem) -> dict[str, int | float]:
+    """Return sizes for a machine without a GPU."""
+    return {name: _SMALL[name] for name in problem.constants if name in _SMALL}
