@@ -16,6 +16,9 @@ from torch._inductor.virtualized import V
 
 Sizes = Sequence[sympy.Expr]
 
+_LEAST_ROWS, _SHORT_ROW = 64, 1 << 14
+"""So many blocks keep a device busy; and the elements that one has of a row while others wait."""
+
 
 class Domain:
     """The kept and the reduced elements of a nest.
@@ -62,6 +65,14 @@ class Domain:
 def simplified(expression: sympy.Expr) -> sympy.Expr:
     """Return an expression of sizes in its expanded form."""
     return V.graph.sizevars.simplify(sympy.sympify(expression))
+
+
+def is_by_rows(kept: sympy.Expr, reduced: sympy.Expr) -> bool:
+    """Whether each element of rows that are reduced is computed by the threads of its row as well as by any.
+
+    Few long rows leave most of a GPU idle: several blocks reduce each of them, and a later pass has the elements.
+    """
+    return hint(kept) >= _LEAST_ROWS or hint(reduced) <= _SHORT_ROW
 
 
 def hint(size: sympy.Expr) -> int:

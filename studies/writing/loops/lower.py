@@ -35,6 +35,8 @@ from torch.hub import tqdm  # type: ignore[attr-defined]
 from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 
+from tunebench.studies.writing.loops.domain import is_by_rows
+
 _SETTINGS: dict[str, Any] = {
     "unroll_reductions_threshold": 1,
     "split_reductions": False,  # how many blocks a row has is a tunable
@@ -152,8 +154,9 @@ class _Scheduling(BaseScheduling):
         if node1.is_reduction() == node2.is_reduction():
             return bool(kept == other_kept and reduced == other_reduced)
         if node2.is_reduction():
-            kept, reduced, other_kept = other_kept, other_reduced, kept
-        return other_kept in (kept, V.graph.sizevars.simplify(kept * reduced))
+            return kept in (other_kept, V.graph.sizevars.simplify(other_kept * other_reduced))
+        is_each = other_kept == V.graph.sizevars.simplify(kept * reduced)
+        return bool(other_kept == kept or (is_each and is_by_rows(kept, reduced)))
 
     can_fuse_horizontal = can_fuse_vertical
 

@@ -22,13 +22,11 @@ from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from tunebench.studies.writing.loops.body import Handler, Lines, cast, run_body, type_of
-from tunebench.studies.writing.loops.domain import Domain, hint, simplified
+from tunebench.studies.writing.loops.domain import Domain, hint, is_by_rows, simplified
 from tunebench.studies.writing.loops.entry import Entry, K, R, Tensor, loop, start
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
 from tunebench.studies.writing.loops.lower import Nest, UnloweredError, group_of
 
-_LEAST_ROWS = 64
-"""Least number of rows whose elements may be computed where the rows are reduced: so many blocks keep a device busy."""
 _MOST_SPLIT, _LEAST_PART, _BLOCKS, _THREADS = 4096, 1024, 512, 1 << 18
 """Most rows that several blocks may have each, least elements of a row for each, enough blocks, enough threads."""
 
@@ -441,6 +439,8 @@ class NestWriter:
         """Whether more elements that are read and written have neighbours along the rows than across them."""
         if self.reduced is None:
             return False
+        if hint(self.kept) == 1:
+            return True
         votes = 0
         for place in self.places:
             symbols = place.free_symbols & {K, R, *self.handler.ranges}
@@ -483,7 +483,7 @@ def _operations(node: SchedulerNode) -> list[str]:
 def may_join(nest: Nest, other: Nest) -> bool:
     """Whether a nest may be computed together with an earlier one that reduces rows.
 
-    There have to be many rows, where each of their elements is to be computed by the threads of its row.
+    Where each of their elements is to be computed by the threads of its row, rows have to be many or short.
     """
     reducing = [node for node in nest if node.is_reduction()]
     if not reducing or not _touched(nest) & _touched(other):
@@ -495,7 +495,7 @@ def may_join(nest: Nest, other: Nest) -> bool:
             fits = not simplified(own_kept - kept) and not simplified(own_reduced - reduced)
         else:
             is_each = not simplified(own_kept - kept * reduced)
-            fits = not simplified(own_kept - kept) or (is_each and hint(kept) >= _LEAST_ROWS)
+            fits = not simplified(own_kept - kept) or (is_each and is_by_rows(kept, reduced))
         if not fits:
             return False
     return True

@@ -207,7 +207,10 @@ class ProgramWriter:
             layout = node.get_layout()
             name = node.get_name()
             size, stride = self._tuple(layout.size), self._tuple(layout.stride)
-            return name, f"torch.as_strided({self._value(name)}, {size}, {stride}, {self._python(layout.offset)})"
+            value, offset = self._value(name), self._python(layout.offset)
+            # A tensor need not begin where its memory does.
+            begin = "" if offset == "0" else f", {value}.storage_offset() + {offset}"
+            return name, f"torch.as_strided({value}, {size}, {stride}{begin})"
         if not isinstance(node, ir.Buffer):
             raise UnloweredError("a result that is no tensor of a pass")
         return node.get_name(), self._value(node.get_name())

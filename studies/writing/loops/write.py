@@ -314,7 +314,8 @@ def _checks(programs: Mapping[str, Program], modes: Sequence[str]) -> str:
         tests = list(dict.fromkeys(program.conditions))
         if not tests:
             continue
-        own = [*used, "if not all(", "    (", *(f"        {one}," for one in tests), "    )", "):"]
+        # One after another: a later one may divide by what an earlier one says is not 0.
+        own = [*used, "if not (", *(f"    {'and ' if at else ''}({one})" for at, one in enumerate(tests)), "):"]
         own.append('    return self.unserved("the passes are not for these sizes")')
         if mode and len(programs) > 1:
             lines += [f"if {'' if mode == 'train' else 'not '}self.training:", *(f"    {one}" for one in own)]

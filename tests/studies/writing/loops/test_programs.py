@@ -149,6 +149,15 @@ def test_a_branch_on_a_size_is_a_condition() -> None:
     assert "x_1 <= 5" in program_of(Case(Called(short), {"x": torch.randn(4, 3)}), "short").conditions
 
 
+def test_few_long_rows_are_reduced_by_several_blocks_each_before_their_elements_are_made() -> None:
+    def centred(x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean()
+
+    passes = program_of(Case(Called(centred), {"x": torch.randn(256, 256)}), "long").passes
+    assert [(one.joins, one.parts > 1) for one in passes] == [(1, True), (0, False)]
+    assert len(program_of(Case(Called(centred), {"x": torch.randn(16, 16)}), "short").passes) == 1
+
+
 def test_several_results_are_returned_in_their_form(tmp_path: Path) -> None:
     torch.manual_seed(0)
     case = Case(
