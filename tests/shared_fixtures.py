@@ -99,7 +99,7 @@ def one_server() -> Iterator[None]:
                     "tunebench.studies.tuning.tune",
                     *PRELOADED,
                     "tunebench.studies.checking.compare",
-                    f"tunebench.studies.writing.new.{'new_kernel' if torch.cuda.is_available() else 'make'}",
+                    f"tunebench.studies.writing.new.{'write_new' if torch.cuda.is_available() else 'make'}",
                 ),
                 *("database_process", "short_studies"),
             ]

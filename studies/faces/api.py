@@ -230,7 +230,7 @@ def new(folder: str | Path, **options: Unpack[NewOptions]) -> NewKernel:
         UserError: the folder is there, its name cannot be a kernel's, there is no such block, or the problem cannot be
             run.
     """
-    from tunebench.studies.writing.new.new_kernel import write_new
+    from tunebench.studies.writing.new.write_new import write_new
 
     return write_new(Path(folder), **given(NewRequest, options))
 

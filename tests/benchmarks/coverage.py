@@ -20,7 +20,8 @@ from tests.benchmarks.modules import DTYPES, MODULES
 from tests.benchmarks.rows import Row, Rows
 
 from tunebench.studies.display.terminal import print_table
-from tunebench.studies.writing.new.new_kernel import NewKernel, write_new
+from tunebench.studies.writing.new.new_kernel import NewKernel
+from tunebench.studies.writing.new.write_new import write_new
 from tunebench.tuner.errors import TunebenchError, first_line
 from tunebench.tuner.scratch import scratch
 

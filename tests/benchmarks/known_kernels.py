@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tunebench.studies.writing.new.new_kernel import NewKernel, write_new
+from tunebench.studies.writing.new.new_kernel import NewKernel
 from tunebench.studies.writing.new.problem_text import ProblemText
+from tunebench.studies.writing.new.write_new import write_new
 from tunebench.tuner.scratch import scratch
 
 _TABLE = Path(__file__).with_suffix(".toml")

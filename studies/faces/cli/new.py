@@ -31,8 +31,8 @@ def new(
     start_forkserver(["tunebench.studies.writing.new.make", TRACER])
 
     from tunebench.studies.display.terminal import print_line
-    from tunebench.studies.writing.new.new_kernel import write_new
     from tunebench.studies.writing.new.telling import lines_about
+    from tunebench.studies.writing.new.write_new import write_new
 
     for line in lines_about(write_new(folder, **given)):
         print_line(line)

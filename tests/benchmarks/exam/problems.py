@@ -12,7 +12,7 @@ import torch
 from tests.benchmarks.coverage import LEVELS, Case, cases
 from torch.utils._pytree import tree_leaves
 
-from tunebench.studies.writing.new.new_kernel import write_new
+from tunebench.studies.writing.new.write_new import write_new
 from tunebench.tuner.reference import load_reference
 
 MOST_ELEMENTS = 2**30
