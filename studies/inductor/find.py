@@ -17,6 +17,7 @@ from tunebench.studies.inductor.backend import compile_with, modes_options, regi
 from tunebench.studies.inductor.known import is_lost
 from tunebench.studies.inductor.products import Write
 from tunebench.studies.inductor.region import Region
+from tunebench.tuner.timing.torch_compile import without_reports
 
 _FORWARDS = 3
 _HELD_CYCLES = 100_000_000
@@ -185,7 +186,8 @@ def find_regions(model: Callable[..., Any], inputs: Sequence[Any], mode: str | N
 
     compiled = torch.compile(model, backend=backend)
     run = functools.partial(_run, compiled, inputs)
-    run()
+    with without_reports():
+        run()
     calls = min((_probe.seconds_of(run) for _ in range(_FORWARDS)), key=lambda one: sum(took for _, took in one))
     whole = min(_whole(run) for _ in range(_FORWARDS))
     found: dict[Hashable, RegionInModel] = {}

@@ -38,6 +38,7 @@ from tunebench.tuner.problem import Work
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for
 from tunebench.tuner.timing.statistics import control_ratio, medians_of, speedup
+from tunebench.tuner.timing.torch_compile import without_reports
 
 EAGER = "eager"
 KINDS = ("forward", "step")
@@ -139,7 +140,8 @@ def measure(
         for mode in modes:
             models[mode] = torch.compile(model, mode=mode, dynamic=False)
             models[_OURS + mode] = torch.compile(model, backend=tunebench, mode=mode, dynamic=False)
-        calls = {one: call_of(each, inputs, kind) for one, each in models.items()}
+        with without_reports():
+            calls = {one: call_of(each, inputs, kind) for one, each in models.items()}
         errors = errors_of(models, inputs, kind)
         size = sum(one.nbytes for one in (*inputs, *model.parameters()))
         times = milliseconds_and_ratio(calls, call_of(model, inputs, kind), size, device)

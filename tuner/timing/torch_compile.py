@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,13 +37,30 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
     mode = getattr(model, "compile_mode", mode)
     compiled: Callable[..., Any] = torch.compile(model, mode=mode, dynamic=False)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), without_reports():
             for _ in range(3):  # the first compiles, the next ones record its CUDA graph
                 compiled(*inputs)
     except Exception as error:  # another project's compiler raises what it likes
         raise CompiledReferenceError(f"torch.compile: {described(error)}") from error
     _end_compilers()
     return compiled
+
+
+@contextlib.contextmanager
+def without_reports() -> Iterator[None]:
+    """Keep off the terminal what Inductor tells of the code that it has tried: tables, and what does not build."""
+    from torch._inductor import config, select_algorithm
+
+    logger = logging.getLogger(select_algorithm.__name__)
+    printed, level = select_algorithm.PRINT_AUTOTUNE, logger.level
+    select_algorithm.PRINT_AUTOTUNE = False
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with config.patch(max_autotune_report_choices_stats=False):
+            yield
+    finally:
+        select_algorithm.PRINT_AUTOTUNE = printed
+        logger.setLevel(level)
 
 
 def _end_compilers() -> None:

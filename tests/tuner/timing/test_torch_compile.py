@@ -32,6 +32,18 @@ def test_a_compiled_reference_computes_the_same() -> None:
     assert torch.equal(compiled(torch.full((64,), 3.0)), torch.full((64,), 6.0))
 
 
+def test_what_inductor_has_tried_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    layer, x = nn.Linear(64, 32).requires_grad_(requires_grad=False), torch.ones(8, 64)
+    torch.compiler.reset()
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True, force_disable_caches=True):
+        compile_reference(layer, (x,))
+        said = capfd.readouterr()
+        assert "AUTOTUNE" not in said.out + said.err
+        torch.compiler.reset()
+        torch.compile(layer, mode="max-autotune", dynamic=False)(x)
+    assert "AUTOTUNE" in capfd.readouterr().err
+
+
 def test_a_reference_that_does_not_compile_says_why_in_a_line() -> None:
     with pytest.raises(CompiledReferenceError, match=r"^torch.compile: .*no such thing.*") as raised:
         compile_reference(Refusing(), (torch.ones(64),))
