@@ -27,7 +27,7 @@ def new(
     """
     from tunebench.tuner.isolation import TRACER, start_forkserver
 
-    # It imports torch while this process does; what it imports with that no GPU can be used after, and nothing does.
+    # It imports torch while this process does; and Inductor, after which no fork of it can use a GPU, nor need it.
     start_forkserver(["tunebench.studies.writing.new.make", TRACER])
 
     from tunebench.studies.display.terminal import print_line

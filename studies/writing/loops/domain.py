@@ -16,8 +16,10 @@ from torch._inductor.virtualized import V
 
 Sizes = Sequence[sympy.Expr]
 
-_LEAST_ROWS, _SHORT_ROW = 64, 1 << 14
-"""So many blocks keep a device busy; and the elements that one has of a row while others wait."""
+_LEAST_ROWS = 64
+"""Rows are many from this number on: a block for each of them keeps a GPU busy."""
+_SHORT_ROW = 1 << 14
+"""A row is short up to this number of elements: one block is through with them sooner than another launch begins."""
 
 
 class Domain:

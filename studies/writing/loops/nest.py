@@ -440,7 +440,7 @@ class NestWriter:
         if self.reduced is None:
             return False
         if hint(self.kept) == 1:
-            return True
+            return True  # across them is nothing
         votes = 0
         for place in self.places:
             symbols = place.free_symbols & {K, R, *self.handler.ranges}

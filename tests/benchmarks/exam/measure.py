@@ -151,9 +151,6 @@ def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: 
             row.notes.append(f"{name}: {error}")
             if not row.mode:
                 break
-        except Exception as error:  # noqa: BLE001 - a reference that does not run without memory is a note as well
-            row.notes.append(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
-            break
         finally:
             row.seconds[name] = round(time.monotonic() - began, 1)
     return row

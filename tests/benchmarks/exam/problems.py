@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from tunebench.studies.writing.new.write_new import write_new
 from tunebench.tuner.reference import load_reference
+from tunebench.tuner.users_code import users_code
 
 MOST_ELEMENTS = 2**30
 """The gate keeps three sets of inputs with their answers in float64, which of more elements than these do not fit into
@@ -67,9 +68,13 @@ class ExamProblem:
         return " and ".join([*(name.lower() for name in names), *(["passes"] if "import loops" in text else [])])
 
     def sizes(self) -> dict[str, int | float]:
-        """Return the batch at which the gate's answers fit into the GPU's memory, where it is not the problem's own."""
+        """Return the batch at which the gate's answers fit into the GPU's memory, where it is not the problem's own.
+
+        Raises:
+            UsersCodeError: the reference does not run on tensors without memory.
+        """
         reference = load_reference(self.path / "reference.py")
-        with torch.device("meta"), torch.no_grad():
+        with users_code("does not run without memory", reference.path), torch.no_grad():
             inputs = reference.make_inputs(0, torch.device("meta"))
             result = reference.make_model(0, torch.device("meta"))(*inputs)
         tensors = [one for one in tree_leaves((inputs, result)) if isinstance(one, torch.Tensor)]

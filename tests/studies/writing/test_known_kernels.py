@@ -18,7 +18,7 @@ _ON_A_CPU = ("level1_72_transposed3d", "level1_81_transposed2d", "level1_83_of_e
 WRITTEN = [one for one in bench_problems().values() if one.group != "plain_convolution" or one.name in _ON_A_CPU]
 """The problems that `new` writes in seconds: it runs the reference, and most convolutions alone take a CPU a minute."""
 OF_THEMSELVES = "level1_32_hardtanh"
-"""Of numbers between 0 and 1 it is the number itself: a copy of the input would do for what KernelBench draws."""
+"""KernelBench draws numbers between 0 and 1 for it, and of those it returns the input: a copy would do."""
 SAMPLE = [bench_problems()[OF_THEMSELVES], *random.Random(0).sample(WRITTEN, 1)]
 
 BLOCKS = {"linear": "Linear", "linear_rows": "Linear", "rows": "Rows", "pointwise": "Pointwise", "convolution": "Conv"}
@@ -34,7 +34,7 @@ def test_new_writes_a_few_lines_that_tell_problems_apart(problem: BenchProblem, 
         return
     assert (made.block, made.left) == (BLOCKS[problem.group], ())
     (written,) = (
-        one for one in ast.parse((made.folder / "model.py").read_text()).body if isinstance(one, ast.ClassDef)
+        one for one in ast.parse((made.folder / "model.py").read_text("utf-8")).body if isinstance(one, ast.ClassDef)
     )
     assert written.end_lineno is not None and written.end_lineno - written.lineno <= 13
     model = import_model(str(made.folder))

@@ -167,6 +167,17 @@ def test_several_results_are_returned_in_their_form(tmp_path: Path) -> None:
     torch.testing.assert_close(found, case.model(case.inputs["several_x"]))
 
 
+def test_views_begin_where_their_tensor_does_and_not_where_its_memory_does(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    slices = {"x": torch.randn(9, 8)[4:]}
+    cases = {
+        "half": Case(Called(lambda x: (x[:, :4], x + 1)), slices),
+        "product": Case(Called(lambda x: torch.mm(x, x.t()).relu()), slices),
+    }
+    for name, found in run(cases, tmp_path).items():
+        torch.testing.assert_close(found, cases[name].model(slices["x"]))
+
+
 def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -> None:
     torch.manual_seed(0)
     case = Case(
