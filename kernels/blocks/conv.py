@@ -136,6 +136,8 @@ class Conv(Block):
         if found is None:
             return None
         x, geometry = as_images(given[0]), geometry_of_layer(layer)
+        if min(geometry.stride) < 1:
+            return self.unserved("the stride is not positive")
         sides = dict(zip(SIDES[-len(geometry.kernel) :], x.shape[2:], strict=True))
         filters, channels = layer.weight.shape[0], layer.weight.shape[1] * geometry.groups
         if geometry.transposed:

@@ -91,7 +91,9 @@ def verdict_on_file(
 
 def _lane(stack: contextlib.ExitStack, files: Files, exemptions: Exemptions) -> Callable[[Answers], Lane]:
     """Begin the processes of a lane, in which both files are run once more; return what makes it of the answers."""
-    reference, candidate = (stack.enter_context(Sandbox(spec)) for spec in (files.original, files.contender))
+    reference, candidate = (
+        stack.enter_context(Sandbox(replace(spec, is_traced=True))) for spec in (files.original, files.contender)
+    )
 
     def make(answers: Answers) -> tuple[Answers, RemoteContender]:
         source = RemoteSource(reference, reference.open())

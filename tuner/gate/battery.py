@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,6 @@ from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.harness import Answers, Harness
 from tunebench.tuner.gate.refusal import Claim
-from tunebench.tuner.gate.sanitizer import Inspection
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.stages.call_sequences import (
     copies,
@@ -34,7 +33,7 @@ from tunebench.tuner.gate.stages.inputs import distributions, non_finite, signed
 from tunebench.tuner.gate.stages.layouts import form, layouts
 from tunebench.tuner.gate.stages.manners import manners
 from tunebench.tuner.gate.stages.sanitized import NAME as SANITIZER
-from tunebench.tuner.gate.stages.sanitized import inspection_of, sanitized
+from tunebench.tuner.gate.stages.sanitized import inspection_or_refusal, sanitized
 from tunebench.tuner.gate.stages.sizes import batches, large, sizes
 from tunebench.tuner.gate.stages.state import construction, mode, settings, statistics, weights
 from tunebench.tuner.gate.stages.streams import devices, graphs, streams
@@ -203,25 +202,22 @@ class Lane:
     def _note(self, label: str) -> None:
         self._asked = label
 
-    def begin(self, steps: Sequence[Step]) -> None:
-        """Run those of these steps that can be run here, the longest first; the sanitizer beside them."""
-        for step in sorted(steps, key=lambda step: (step.name != SANITIZER, step.name != _LONGEST)):
+    def begin(self, steps: Sequence[Step], harness: Harness) -> None:
+        """Run those of these steps that can be run here, the longest first; the sanitizer beside them.
+
+        Args:
+            harness: of whoever runs the others. It says what is watched, since the lane's processes may still begin.
+        """
+        for step in sorted(steps, key=lambda step: step.name != _LONGEST):
             if step.is_aside:
                 self._steps[step.name] = self._pool.submit(self._run, step)
             elif step.name == SANITIZER:
-                asked = self._pool.submit(self._inspection)
-                self._steps[step.name] = self._watching.submit(_inspected, asked)
+                with torch.no_grad(), harness.reference_first():
+                    self._steps[step.name] = self._watching.submit(_timed, inspection_or_refusal(harness))
 
     def _run(self, step: Step) -> _Ended | None:
         harness = self._begun.result()
         return None if harness is None else _run(step, harness)
-
-    def _inspection(self) -> Inspection | None:
-        harness = self._begun.result()
-        if harness is None:
-            return None
-        with torch.no_grad(), harness.reference_first():
-            return inspection_of(harness)
 
     def give_back(self) -> str | None:
         """Return the name of a step that has not begun, and is not run here any more; None where all have."""
@@ -256,28 +252,21 @@ class Lane:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _inspected(asked: Future[Inspection | None]) -> _Ended | None:
-    """Have a call watched as soon as it is known which; None where there is no contender."""
-    wait([asked])
-    started = time.perf_counter()
-    found: Sequence[str] | StageRefused
-    try:
-        if (inspection := asked.result()) is None:
-            return None
-        found = inspection()
-    except StageRefused as refusal:
-        found = refusal
-    return _Ended(time.perf_counter() - started, found)
-
-
 def _run(step: Step, harness: Harness) -> _Ended:
-    started = time.perf_counter()
-    harness.begin(step.name)
-    found: Sequence[str] | StageRefused
-    try:
+    def run() -> Sequence[str]:
+        harness.begin(step.name)
         with torch.no_grad(), harness.reference_first():
             step.run(harness)
-        found = harness.summary
+        return harness.summary
+
+    return _timed(run)
+
+
+def _timed(run: Callable[[], Sequence[str]]) -> _Ended:
+    started = time.perf_counter()
+    found: Sequence[str] | StageRefused
+    try:
+        found = run()
     except StageRefused as refusal:
         found = refusal
     return _Ended(time.perf_counter() - started, found)
@@ -309,7 +298,7 @@ def run_battery(
         if not (step.depth is Depth.EVERYTHING and depth is Depth.FINALIST) and claim in (step.claim, Claim.DROP_IN)
     ]
     if lane is not None:
-        lane.begin(steps)
+        lane.begin(steps, harness)
     with _small_scale(answers.device):
         ended = _as_they_come(steps, harness, log, lane)
         for step, one in zip(steps, ended, strict=False):

@@ -214,8 +214,10 @@ def _misalign(module: nn.Module) -> None:
 
 
 def _channels_last(module: nn.Module) -> None:
-    """Weights of images with their channels last in memory; no others have such a layout."""
-    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    """Weights of images and volumes with their channels last in memory; no others have such a layout."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if (layout := CHANNELS_LAST_LAYOUTS.get(tensor.dim())) is not None:
+            tensor.data = tensor.data.to(memory_format=layout)
 
 
 def _pre_hook(module: nn.Module) -> None:
@@ -247,6 +249,8 @@ HOOKS: Mapping[str, StateChange] = {
 """Each for a module of its own."""
 
 CHANNELS_LAST = "channels-last weights"
+CHANNELS_LAST_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""Of images and of volumes, by their number of axes."""
 MISALIGN = "parameters off alignment"
 UNCOUNTED = ("an edit through .data", "an edit of buffers through .data")
 """Changes that PyTorch's version counter does not see."""

@@ -263,3 +263,29 @@ def test_a_loss_that_vanishes_is_asked_for_the_size_that_it_has_elsewhere() -> N
             return (1 - (x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1)).clamp_min(1e-8)).mean()
 
     assert not refusals(Model, ModelNew, lambda: [torch.rand(12, 37), torch.rand(12, 37)])
+
+
+class _Volumes(nn.Module):
+    """A convolution of volumes, and a parameter with as many axes as images have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(2, 4, 3)
+        self.offset = nn.Parameter(torch.rand(4, 1, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x) + self.offset
+
+
+def test_volumes_and_their_weights_have_their_channels_last_as_volumes_do() -> None:
+    seen = []
+
+    class New(_Volumes):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            last = torch.channels_last_3d
+            seen.append((x.is_contiguous(memory_format=last), self.conv.weight.is_contiguous(memory_format=last)))
+            return super().forward(x)
+
+    assert not refusals(_Volumes, New, lambda: [torch.rand(2, 2, 4, 5, 6)], Mode.EVAL)
+    assert (True, False) in seen
+    assert (False, True) in seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from tunebench.tuner.gate.oracle import ask
 from tunebench.tuner.gate.process_state import Watch, draws
 from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.truth import device_of_inputs
+from tunebench.tuner.isolation import TRACER
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import seed_generators
@@ -53,6 +55,8 @@ def serve(connection: Connection, scratch: Path, spec: SandboxSpec) -> NoReturn:
     warnings.simplefilter("ignore")
     with contextlib.suppress(RuntimeError):  # whoever asks for the device then is told
         torch.zeros(1, device=spec.device)  # its context is made while the judge is at something else
+    if spec.is_traced:
+        importlib.import_module(TRACER)
     host, passage = Host(spec), Borrowing()
     try:
         while True:

@@ -54,6 +54,7 @@ class SandboxSpec:
         is_reference: whatever is on trial has no part in it.
         prepares: its models are made ready before they are called.
         walls: of the box that it runs in; None for none.
+        is_traced: torch's tracer is imported before anything is asked: its first question is about torch.compile.
     """
 
     path: Path
@@ -63,6 +64,7 @@ class SandboxSpec:
     is_reference: bool = False
     prepares: bool = False
     walls: Walls | None = None
+    is_traced: bool = False
 
     def open(self, watch: Watch) -> Loaded:
         """Run it; see `load`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tunebench.tuner.gate.changes import CHANNELS_LAST, MISALIGN
+from tunebench.tuner.gate.changes import CHANNELS_LAST, CHANNELS_LAST_LAYOUTS, MISALIGN
 from tunebench.tuner.gate.harness import Harness, Pair
 from tunebench.tuner.gate.values import mapped
 
@@ -44,7 +44,8 @@ def _expanded(value: torch.Tensor) -> torch.Tensor | None:
 
 
 def _channels_last(value: torch.Tensor) -> torch.Tensor | None:
-    return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else None
+    layout = CHANNELS_LAST_LAYOUTS.get(value.dim())
+    return None if layout is None else value.contiguous(memory_format=layout)
 
 
 def _off_alignment(elements: int) -> Layout:
@@ -86,7 +87,7 @@ def layouts(harness: Harness) -> None:
     pair.candidate.change(MISALIGN)
     harness.agree(pair, pair.inputs(1), MISALIGN)
     pair = harness.pair()
-    if any(tensor.dim() == 4 for tensor in pair.reference.state().values()):
+    if any(tensor.dim() in CHANNELS_LAST_LAYOUTS for tensor in pair.reference.state().values()):
         pair.change(CHANNELS_LAST)
         harness.agree(pair, pair.inputs(1), CHANNELS_LAST)
 

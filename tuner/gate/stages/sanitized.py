@@ -40,7 +40,7 @@ def sanitize(harnesses: Sequence[Harness], seconds: float = math.inf) -> list[St
     Raises:
         OutOfTimeError: a tool has not ended within so many seconds.
     """
-    inspections = [_inspection_or_refusal(harness) for harness in harnesses]
+    inspections = [inspection_or_refusal(harness) for harness in harnesses]
     inspections = [one.within(seconds) if isinstance(one, LaunchInspection) else one for one in inspections]
     watched = [inspection for inspection in inspections if isinstance(inspection, LaunchInspection)]
     if len(watched) > 1 and (together := _stage(watched[0].with_those_of(watched[1:]))).passed:
@@ -64,7 +64,8 @@ def inspection_of(harness: Harness) -> Inspection:
         return harness.contender.inspection(pair.candidate, pair.source, pair.mode)
 
 
-def _inspection_or_refusal(harness: Harness) -> Inspection:
+def inspection_or_refusal(harness: Harness) -> Inspection:
+    """Return what is to be watched of a contender; where nothing can be, what raises the refusal when it is called."""
     try:
         return inspection_of(harness)
     except StageRefused as refusal:
