@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -52,6 +53,14 @@ class Contender(abc.ABC):
         they choose by; none of what has no choice, or of which nobody knows."""
         return {}
 
+    def serves(self, model: Model, inputs: Sequence[Any]) -> bool:  # noqa: ARG002
+        """Return whether such a call runs what is on trial, not operations of the reference."""
+        return True
+
+    def building(self) -> contextlib.AbstractContextManager[None]:
+        """Have what is asked in the block built, whatever it needs."""
+        return contextlib.nullcontext()
+
     def inspection(self, model: Model, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002
         """Return what compute-sanitizer is to watch of one call of a model that was made so."""
         return nothing_to_inspect("asked of files and of kernels only")  # it watches a process from its start
@@ -62,7 +71,8 @@ class KernelContender(Contender):
 
     Args:
         built: the build of the tuned problem's own variant, where there is one already.
-        builds_more: build further variants where a problem needs them; where not, such problems are passed over.
+        builds_more: build further variants where a problem needs them; where not, such problems are passed over, but
+            for those of `building`.
         accuracy: of the problems that it is for; some configurations are for one of them only.
     """
 
@@ -128,6 +138,20 @@ class KernelContender(Contender):
             return plan
         model.pin(plan)
         return None
+
+    def serves(self, model: Model, inputs: Sequence[Any]) -> bool:
+        """See `Contender.serves`."""
+        return self._problem(cast(TunableModel, model.module), inputs) is not None
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """See `Contender.building`."""
+        before, self._builds_more = self._builds_more, True
+        self._plans = {key: plan for key, plan in self._plans.items() if isinstance(plan, Plan)}
+        try:
+            yield
+        finally:
+            self._builds_more = before
 
     def refused_for(self, module: nn.Module, inputs: Sequence[Any], architecture: str) -> CompileError | None:
         """Why it does not build for such a call on a GPU of that architecture; None where it does.

@@ -441,16 +441,38 @@ class Harness:
     def base(self) -> Source:
         """The reference at the sizes that questions are asked at: reduced ones where the contender takes them."""
         if self._base is None:
-            self._base = next(filter(self._serves, self.answers.reductions()), self.answers.source)
+            self._base = self._find_base()
             self.answers.note_serving(self._base)
         return self._base
 
-    def _serves(self, source: Source) -> bool:
-        """Whether the contender is right there at all: one that knows the problem's sizes only is asked at these."""
-        if not self.answers.is_alike(source):
-            return False
+    def _find_base(self) -> Source:
+        served = None
+        for source in self.answers.reductions():
+            if (pair := self._served_at(source)) is None:
+                continue
+            if self._is_right(pair):
+                return source
+            served = served or pair
+        if served is not None:
+            with self.contender.building():
+                if self._is_right(served):
+                    return served.source
+        return self.answers.source
+
+    def _served_at(self, source: Source) -> Pair | None:
+        """A pair at other sizes; None where the reference would serve the contender's part, or says something else."""
         try:
-            pair = self.pair(source)
+            if self.answers.is_alike(source):
+                pair = self.pair(source)
+                if self.contender.serves(pair.candidate, pair.inputs(0)):
+                    return pair
+        except (StageRefused, *FAILURES):
+            synchronise(self.device)
+        return None
+
+    def _is_right(self, pair: Pair) -> bool:
+        """Whether the contender is right there at all: one that knows the problem's sizes only is asked at these."""
+        try:
             inputs = pair.inputs(0)
             if pair.candidate.ready(inputs) is not None:
                 return False

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -214,6 +214,33 @@ def test_a_refused_finalist_is_a_row_and_never_leads(make: Make) -> None:
         assert result.verdict.stages[-1].name == "sizes"
     assert outcome.best is not None and outcome.best.configuration["variety"] != 1
     assert log.comparison is not None and log.comparison.best["variety"] != 1
+
+
+LARGE = {"rows = 64": "rows = 640", "columns = 33": "columns = 330"}
+
+
+def base_of(factory: type[TunedModule]) -> Mapping[str, int | float]:
+    """The sizes at which a study asks about a kernel's default configuration."""
+    kernel = factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
+    space = kernel.space.enumerate(subject.problem, CPU)
+    configuration, compiler = space[space.default], compiler_for(CPU)
+    build = BuildCache().build(compiler, kernel.variant(configuration, subject.problem, CPU.architecture))
+    contender = KernelContender(kernel, factory, configuration, compiler, build, builds_more=False)
+    with torch.no_grad():
+        return Harness(subject.answers, contender).base.sizes
+
+
+def test_a_binary_that_has_every_size_compiled_in_is_built_once_more_for_reduced_ones(make: Make) -> None:
+    compiled = {"work=work)": 'work=work, compiled_axes=("n",))'}
+    base = base_of(make("weigh", {"reference": LARGE, "model": compiled}))
+    assert base.items() >= {"rows": 128, "columns": 128}.items()
+
+
+def test_nothing_is_asked_at_sizes_that_the_reference_would_serve(make: Make) -> None:
+    own = {"if x.is_contiguous()": "if x.shape[1] == 330"}
+    base = base_of(make("weigh", {"reference": LARGE, "model": own}))
+    assert base.items() >= {"rows": 128, "columns": 330}.items()
 
 
 def test_sizes_that_it_cannot_be_made_ready_for_are_passed_over(make: Make) -> None:
