@@ -19,6 +19,7 @@ from tests.benchmarks.exam.problems import ExamProblem
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.checking.bench import TUNED, BenchCase, Ceilings, Result, measure_case, measure_ceilings
 from tunebench.studies.faces.api import tune
+from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import KernelFolderError, TunebenchError
 from tunebench.tuner.isolation import run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode
@@ -137,7 +138,7 @@ def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: 
     start_forkserver([__name__])
     row = Row(problem.name, problem.case.group)
     stages: list[tuple[str, Callable[[], None]]] = [
-        ("new", partial(_write, row, problem)),
+        ("new", partial(_write, row, problem, device)),
         ("tune", partial(_tune, row, problem, budget, device)),
         ("bench", partial(_bench, row, problem, budget, device, ceilings)),
     ]
@@ -156,9 +157,9 @@ def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: 
     return row
 
 
-def _write(row: Row, problem: ExamProblem) -> None:
+def _write(row: Row, problem: ExamProblem, device: str | None) -> None:
     problem.write()
-    row.block, row.sizes = problem.block, problem.sizes()
+    row.block, row.sizes = problem.block, problem.sizes(find_device(device).memory_bytes)
     if not row.block:
         raise KernelFolderError("the kernel is to be written by hand")
 

@@ -16,9 +16,9 @@ from tunebench.studies.writing.new.write_new import write_new
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.users_code import users_code
 
-MOST_ELEMENTS = 2**30
-"""The gate keeps three sets of inputs with their answers in float64, which of more elements than these do not fit into
-the memory of an H200: a larger problem is tuned and timed at half of its batch, or a quarter. KernelBench's own
+_BYTES_OF_ELEMENT = 128
+"""Of the device's memory, for each element of a problem's largest tensor: the gate keeps three sets of inputs with
+their answers in float64. A larger problem is tuned and timed at half of its batch, or a quarter. KernelBench's own
 evaluation is at its own sizes."""
 
 
@@ -67,8 +67,8 @@ class ExamProblem:
         names = [name for name in ("Pointwise", "Rows", "Linear", "Conv") if f"(blocks.{name}, " in text]
         return " and ".join([*(name.lower() for name in names), *(["passes"] if "import loops" in text else [])])
 
-    def sizes(self) -> dict[str, int | float]:
-        """Return the batch at which the gate's answers fit into the GPU's memory, where it is not the problem's own.
+    def sizes(self, memory_bytes: int) -> dict[str, int | float]:
+        """Return the batch at which the gate's answers fit into the device's memory, where it is not the problem's own.
 
         Raises:
             UsersCodeError: the reference does not run on tensors without memory.
@@ -78,11 +78,9 @@ class ExamProblem:
             inputs = reference.make_inputs(0, torch.device("meta"))
             result = reference.make_model(0, torch.device("meta"))(*inputs)
         tensors = [one for one in tree_leaves((inputs, result)) if isinstance(one, torch.Tensor)]
-        elements = max(one.numel() for one in tensors)
+        halvings = math.ceil(math.log2(_BYTES_OF_ELEMENT * max(one.numel() for one in tensors) / memory_bytes))
         batch = reference.sizes.get("batch_size")
-        if batch is None or elements <= MOST_ELEMENTS:
-            return {}
-        return {"batch_size": int(batch) // 2 ** math.ceil(math.log2(elements / MOST_ELEMENTS))}
+        return {} if batch is None or halvings <= 0 else {"batch_size": int(batch) >> halvings}
 
 
 def problems(checkout: Path | None, folder: Path, only: Sequence[str] = ()) -> list[ExamProblem]:

@@ -37,9 +37,9 @@ def test_a_large_problem_is_measured_at_part_of_its_batch(tmp_path: Path) -> Non
     (relu,) = problems(tmp_path, tmp_path / "kernels", ["level1"])
     assert relu in every and len(every) > 100
     relu.write()
-    assert (relu.block, relu.sizes(), relu.is_kernelbenchs) == ("pointwise", {}, True)
+    assert (relu.block, relu.sizes(1 << 37), relu.is_kernelbenchs) == ("pointwise", {}, True)
     (relu.path / "reference.py").write_text(RELU, encoding="utf-8")
-    assert relu.sizes() == {"batch_size": 1024}
+    assert relu.sizes(1 << 37) == {"batch_size": 1024}
 
 
 def test_tables_have_means_by_class() -> None:
