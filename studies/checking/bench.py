@@ -138,7 +138,8 @@ class Result:
         tier: where the configuration came from; `given` where the caller named it.
         reason: for people: the trial it comes from, or why there is nothing better.
         floor_ms, bound: the least time that the device's best rates allow, and by which of them; None without ceilings.
-        notes: baselines that are missing, and why.
+        wrong: the baselines whose own error is beyond the gate's bound.
+        notes: baselines that are missing, and why, and those that are wrong.
     """
 
     kernel: str
@@ -152,6 +153,7 @@ class Result:
     reason: str
     floor_ms: float | None
     bound: str
+    wrong: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
@@ -348,6 +350,10 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
         choice = _choice_of(tuned, subject.problem, given)
         # Where a process permits TF32 the reference's own operations are further off than eager in float32.
         right = choice[0] == Tier.REFERENCE or _is_right(errors[TUNED], subject.oracle)
+        wrong = [name for name, found in errors.items() if name != TUNED and not _is_right(found, subject.oracle)]
+        for name in wrong:
+            error = _worst(errors[name]).max_relative
+            notes.append(f"{name}: its error, {error:.1e} of the output's size, is beyond the gate's bound")
         samples = _samples(subject, models, case.seconds)
     work = kernel.work(subject.problem)
     floor: tuple[float | None, str] = (None, "")
@@ -366,6 +372,7 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
         reason=choice[2],
         floor_ms=floor[0],
         bound=floor[1],
+        wrong=tuple(wrong),
         notes=tuple(notes),
     )
 

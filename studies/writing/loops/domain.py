@@ -16,7 +16,7 @@ from torch._inductor.virtualized import V
 
 Sizes = Sequence[sympy.Expr]
 
-_LEAST_ROWS = 64
+_LEAST_ROWS = 256
 """Rows are many from this number on: a block for each of them keeps a GPU busy."""
 _SHORT_ROW = 1 << 14
 """A row is short up to this number of elements: one block is through with them sooner than another launch begins."""

@@ -80,6 +80,7 @@ class Row:
         trials, correct_trials: of the search.
         refusals: of its variants, the first line of each kind and how often it came.
         over_eager, over_compile: median of per-round ratios, with its 99 % interval.
+        compile_is_right: the error of torch.compile's own answer is within the gate's bound.
         tuned_ms: the tuned model's median.
         share, bound: of the roofline, and by which rate.
         error: the largest error against float64, as a multiple of eager's own.
@@ -101,6 +102,7 @@ class Row:
     tier: str = ""
     over_eager: list[float] | None = None
     over_compile: list[float] | None = None
+    compile_is_right: bool | None = None
     tuned_ms: float | None = None
     share: float | None = None
     bound: str = ""
@@ -200,7 +202,7 @@ def _bench(row: Row, problem: ExamProblem, budget: Budget, device: str | None, c
         if baseline is Baseline.REFERENCE:
             row.over_eager = interval
         elif baseline is Baseline.COMPILED:
-            row.over_compile = interval
+            row.over_compile, row.compile_is_right = interval, baseline not in result.wrong
     row.tuned_ms = result.timings[TUNED].median_ms
     row.share, row.bound = result.share, result.bound
     row.error = result.errors[TUNED].multiple_of_reference

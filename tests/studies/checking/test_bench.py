@@ -52,6 +52,7 @@ def test_a_case_has_every_figure(write_kernel: WriteKernel) -> None:
 def test_a_wrong_model_is_said_to_be_wrong(write_kernel: WriteKernel) -> None:
     result = measure_case(small(folder_of(write_kernel, source={"weight[0];": "weight[0] * 1.01f;"})), None)
     assert not result.right
+    assert result.wrong == (Baseline.DEFAULT,) and "is beyond the gate's bound" in result.notes[0]
     assert 0.005 < result.errors[TUNED].max_relative < 0.05
     assert result.floor_ms is None and result.share is None
 
