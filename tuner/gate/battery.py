@@ -220,8 +220,12 @@ class Lane:
         return None if harness is None else _run(step, harness)
 
     def give_back(self) -> str | None:
-        """Return the name of a step that has not begun, and is not run here any more; None where all have."""
-        name = next((name for name in reversed(self._steps) if self._steps[name].cancel()), None)
+        """Return the name of a step that has not begun, and is not run here any more; None where all have.
+
+        The longest stays: the processes here may be importing what it needs, and no others have begun to.
+        """
+        others = (name for name in reversed(self._steps) if name != _LONGEST)
+        name = next((name for name in others if self._steps[name].cancel()), None)
         if name is not None:
             del self._steps[name]
         return name

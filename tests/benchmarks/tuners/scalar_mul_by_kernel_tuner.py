@@ -31,7 +31,7 @@ def main(elements: int, tunables: dict[str, list[int]]) -> None:
         block_size_names=["block_size"],
         answer=[None, x * factor, None, None],
         atol=1e-5,
-        lang="CUPY",
+        lang="NVCUDA",
         quiet=True,
     )
     timed = [one["time"] for one in results if isinstance(one["time"], float)]

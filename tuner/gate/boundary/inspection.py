@@ -7,11 +7,12 @@ doing or the tool's, was not asked: a file that wants to be seen by nobody has s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -82,20 +83,46 @@ class _Ended:
         return f"the process ended with {self.code} before the call had: {last_line(self.report)}".removesuffix(": ")
 
 
-def inspect_call(spec: SandboxSpec, sizes: Sizes, mode: Mode) -> list[str]:
-    """Have a new process make one call of a model under each tool, both at once; see `Inspection`.
+class Watched(contextlib.AbstractContextManager["Watched"]):
+    """A new process of a file's under each tool; they begin at once, and wait for the call that they are to make.
 
-    Raises:
-        StageRefused: a tool has found something.
+    The file is read once that is known: most of what a tool takes is the import of torch below it.
     """
-    with ThreadPoolExecutor(len(TOOLS)) as pool:
-        runs = [pool.submit(_watched, tool, (spec, sizes, mode)) for tool in TOOLS]
-        ended = [run.result() for run in runs]
-    notes = [_note(one) for one in ended]
-    asked = sum(not note for note in notes)
-    if not asked:
-        return [f"{NOT_ASKED}: {'; '.join(notes)}"]
-    return [f"{asked} cases", *filter(None, notes)]
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self._spec = spec
+        self._processes = contextlib.ExitStack()
+        try:
+            self._begun = [self._processes.enter_context(_begun(tool, spec)) for tool in TOOLS]
+        except BaseException:
+            self.close()
+            raise
+
+    def inspect(self, sizes: Sizes, mode: Mode) -> list[str]:
+        """Have one call made under each tool, both at once, and end them; see `Inspection`.
+
+        Raises:
+            StageRefused: a tool has found something.
+        """
+        try:
+            for one in self._begun:
+                one.ask((self._spec, sizes, mode))
+            deadline = time.monotonic() + _SECONDS
+            ended = [one.ended(deadline) for one in self._begun]
+        finally:
+            self.close()
+        notes = [_note(one) for one in ended]
+        asked = sum(not note for note in notes)
+        if not asked:
+            return [f"{NOT_ASKED}: {'; '.join(notes)}"]
+        return [f"{asked} cases", *filter(None, notes)]
+
+    def close(self) -> None:
+        """End them."""
+        self._processes.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _note(ended: _Ended) -> str:
@@ -107,23 +134,48 @@ def _note(ended: _Ended) -> str:
     return f"{ended.tool}: {ended.how}"
 
 
-def _watched(tool: str, call: watched_call.Call) -> _Ended:
-    """Have a call made under a tool."""
+@dataclass(frozen=True)
+class _Begun:
+    """A process under a tool.
+
+    Attributes:
+        question, report, told: the files that the judge, the tool and the process write.
+    """
+
+    tool: str
+    process: Supervised
+    question: Path
+    report: Path
+    told: Path
+
+    def ask(self, call: watched_call.Call) -> None:
+        """Say which call it is to make."""
+        written = self.question.with_suffix(".written")
+        written.write_bytes(pickle.dumps(call))
+        written.rename(self.question)
+
+    def ended(self, deadline: float) -> _Ended:
+        """Wait for its end."""
+        code = self.process.wait(max(0.0, deadline - time.monotonic()))
+        return _Ended(self.tool, code, _text(self.report), _text(self.told)[:2000])
+
+
+@contextlib.contextmanager
+def _begun(tool: str, spec: SandboxSpec) -> Iterator[_Begun]:
+    """Begin a process under a tool, which ends with the block."""
     with scratch() as folder:
         question, report, told = (folder / name for name in ("call", "report", "told"))
-        question.write_bytes(pickle.dumps(call))
         child = [sys.executable, "-m", watched_call.__name__, str(question), str(told)]
         command = [*command_of(tool), *_OPTIONS, "--log-file", str(report), *child]
         added = {**_NO_CACHE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        spec, room = call[0], None
+        room = None
         if spec.walls is not None:
             room = room_for(spec.walls, folder, [spec.path], is_on_gpu=True, shared=folder)
         process = Supervised(partial(_become, command=command, added=added), room)
         try:
-            code = process.wait(_SECONDS)
+            yield _Begun(tool, process, question, report, told)
         finally:
             process.close()
-        return _Ended(tool, code, _text(report), _text(told)[:2000])
 
 
 def _text(path: Path) -> str:

@@ -18,7 +18,7 @@ from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.boundary.batched_calls import BatchedCalls
 from tunebench.tuner.gate.boundary.box import Box, BoxError, Walls, room_for, told, walls_for
 from tunebench.tuner.gate.boundary.host import Host, ProcessChanges, serve
-from tunebench.tuner.gate.boundary.inspection import inspect_call
+from tunebench.tuner.gate.boundary.inspection import Watched
 from tunebench.tuner.gate.boundary.lending import Lending
 from tunebench.tuner.gate.boundary.plain import MalformedError, declared_types, put_together, taken_apart
 from tunebench.tuner.gate.boundary.spec import Files, SandboxSpec
@@ -317,11 +317,18 @@ class RemoteSource(Source):
 
 
 class RemoteContender(Contender):
-    """Makes a file's `ModelNew`, in a sandbox of its own."""
+    """Makes a file's `ModelNew`, in a sandbox of its own.
 
-    def __init__(self, sandbox: Sandbox, exemptions: Exemptions | None = None) -> None:
+    Args:
+        watched: a process under compute-sanitizer that has begun, for the call that is inspected.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, exemptions: Exemptions | None = None, watched: Watched | None = None
+    ) -> None:
         self.exemptions = exemptions or Exemptions()
         self.sandbox = sandbox
+        self._watched = watched
 
     def model(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> RemoteModel:
         return self.sandbox.model(source.sizes, mode, state)
@@ -350,5 +357,11 @@ class RemoteContender(Contender):
             yield contender
 
     def inspection(self, model: Model, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - another process
-        """A call in a new process, see `inspect_call`."""
-        return functools.partial(inspect_call, self.sandbox.spec, dict(source.sizes), mode)
+        """A call in a new process, see `Watched`."""
+
+        def inspect() -> Sequence[str]:
+            watched, self._watched = self._watched or Watched(self.sandbox.spec), None
+            return watched.inspect(sizes, mode)
+
+        sizes = dict(source.sizes)
+        return inspect

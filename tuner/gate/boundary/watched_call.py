@@ -1,13 +1,14 @@
 """Makes one call of a file's model, in a process that compute-sanitizer watches from its start.
 
-`python -m tunebench.tuner.gate.boundary.watched_call CALL TOLD`: the judge has written the first file; into the second
-goes what the call raises, or that it has returned.
+`python -m tunebench.tuner.gate.boundary.watched_call CALL TOLD`: the judge writes the first file, for which this waits;
+into the second goes what the call raises, or that it has returned.
 """
 
 from __future__ import annotations
 
 import pickle
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from tunebench.tuner.users_code import described
 
 Call = tuple[SandboxSpec, Sizes, Mode]
 
+_WAIT_SECONDS = 0.01
+
 _PLAIN = CallOptions(byte=None, guarded=False, seed=1)
 """Nothing lies behind a buffer: a guard band would be memory that may be written."""
 
@@ -34,7 +37,10 @@ RETURNED = "returned"
 def main(call: str, told: str) -> None:
     """Make the call, and wait for the device."""
     warnings.simplefilter("ignore")
-    asked: Call = pickle.loads(Path(call).read_bytes())
+    question = Path(call)
+    while not question.exists():
+        time.sleep(_WAIT_SECONDS)
+    asked: Call = pickle.loads(question.read_bytes())
     try:
         with torch.no_grad():
             _call(*asked)
