@@ -55,7 +55,8 @@ def local_executor(
         raise
     for evaluator in evaluators[1:]:
         evaluator.come_up()
-    return LocalExecutor(kernel, evaluators, compiler, driving=lane.driving, share=lane.share)
+    limited = request.seconds is not None
+    return LocalExecutor(kernel, evaluators, compiler, driving=lane.driving, share=lane.share, limited=limited)
 
 
 def alone(request: StudyRequest, device: Device) -> StudyRequest:

@@ -161,10 +161,13 @@ class Building:
             self._give_up_at_deadline()
         return self._future.result()
 
-    def close(self) -> None:
-        """Cancel a build that has not begun; wait a little for one that has, so that no compiler outlives the study."""
-        if not self._future.cancel():
-            wait([self._future], _CLOSE_SECONDS)
+    def cancel(self) -> bool:
+        """Return whether it had not begun, and never will."""
+        return self._future.cancel()
+
+    def wait(self) -> None:
+        """Wait a little for its end."""
+        wait([self._future], _CLOSE_SECONDS)
 
     def _run(self) -> None:
         self._turns.acquire()
@@ -202,11 +205,21 @@ class BuildQueue:
     Args:
         workers: so many builds run at once.
         cores: what compiles keeps to these; to all that this process may use where none is named.
+        apart: all builds but the first are processes of their own, which nobody waits for in the end.
     """
 
-    def __init__(self, compiler: Compiler, cache: BuildCache, workers: int, cores: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        compiler: Compiler,
+        cache: BuildCache,
+        workers: int,
+        cores: Collection[int] = (),
+        *,
+        apart: bool = False,
+    ) -> None:
         self._cores = cores
         self._compiler = compiler
+        self._later = compiler.apart() if apart else compiler
         self._cache = cache
         self._turns = threading.Semaphore(workers)
         self._builds: dict[str, Building] = {}
@@ -215,7 +228,8 @@ class BuildQueue:
         """Return the build of a configuration, begun now if it was not already."""
         variant = kernel.variant(configuration, problem, device.architecture)
         if variant.digest not in self._builds:
-            self._builds[variant.digest] = Building(self._compiler, self._cache, variant, self._turns, self._cores)
+            compiler = self._later if self._builds else self._compiler
+            self._builds[variant.digest] = Building(compiler, self._cache, variant, self._turns, self._cores)
         return self._builds[variant.digest]
 
     @property
@@ -224,6 +238,7 @@ class BuildQueue:
         return [building.seconds for building in self._builds.values() if building.seconds]
 
     def close(self) -> None:
-        """Drop what has not begun."""
-        for building in self._builds.values():
-            building.close()
+        """Drop what has not begun; wait a little for what has, where it would outlive the study."""
+        begun = [building for building in self._builds.values() if not building.cancel()]
+        for building in begun[:1] if self._later is not self._compiler else begun:
+            building.wait()

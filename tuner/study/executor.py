@@ -160,6 +160,7 @@ class LocalExecutor(Executor):
         cache: of builds; the user's own unless given.
         driving: cores that compilers keep off, see `driving_cores`.
         share: of the other cores, how much its compilers may use at once: other studies have theirs.
+        limited: the study's time is, so that it does not wait in the end for what it builds ahead.
     """
 
     def __init__(
@@ -170,11 +171,14 @@ class LocalExecutor(Executor):
         cache: BuildCache | None = None,
         driving: Collection[int] = (),
         share: float = 1.0,
+        *,
+        limited: bool = False,
     ) -> None:
         cores = os.sched_getaffinity(0) - set(driving)
         super().__init__(evaluators, max(1, min(MOST_BUILDS, int(len(cores) * share))))
         self._kernel = kernel
-        self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead, cores if driving else ())
+        cores = cores if driving else set()
+        self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead, cores, apart=limited)
 
     def build(self, configuration: Configuration) -> Building:
         """See `Executor.build`."""

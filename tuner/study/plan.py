@@ -29,6 +29,9 @@ COMPILED_SECONDS = 30.0
 SANITIZER_SECONDS = 2.0
 """The assumed cost of compute-sanitizer for all finalists, most of which is its start; what takes longer is ended."""
 
+LATER = 0.25
+"""The assumed share of the first full battery's seconds that another takes, which finds the reference's answers."""
+
 _PROCESSES = 2.0
 _PROCESSES_SECONDS = 0.5
 """The winner's last check begins processes as the worker was begun: so many times its seconds, and these for asking."""
@@ -98,7 +101,8 @@ class Plan:
     @property
     def proof(self) -> float:
         """Seconds of putting another finalist through the full battery."""
-        return _typical(self._trials) + _typical(self._full)
+        later = self._full[1:] or [LATER * one for one in self._full]
+        return _typical(self._trials) + _typical(later)
 
     @property
     def rounds(self) -> float:
