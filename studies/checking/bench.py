@@ -352,8 +352,8 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
         right = choice[0] == Tier.REFERENCE or _is_right(errors[TUNED], subject.oracle)
         wrong = [name for name, found in errors.items() if name != TUNED and not _is_right(found, subject.oracle)]
         for name in wrong:
-            error = _worst(errors[name]).max_relative
-            notes.append(f"{name}: its error, {error:.1e} of the output's size, is beyond the gate's bound")
+            largest = _worst(errors[name]).max_relative
+            notes.append(f"{name}: its error, {largest:.1e} of the output's size, is beyond the gate's bound")
         samples = _samples(subject, models, case.seconds)
     work = kernel.work(subject.problem)
     floor: tuple[float | None, str] = (None, "")

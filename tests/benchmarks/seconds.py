@@ -68,7 +68,7 @@ _SHIPPED: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 _KERNEL_TUNERS = {"block_size": [128, 256], "vector_width": [1, 4], "items_per_thread": [1, 4]}
 """Eight of the sixty configurations: Kernel Tuner takes as long for each."""
 
-_KEEP_WARM, _WARMING_SECONDS = "TUNEBENCH_KEEP_WARM", 12.0
+_KEEP_WARM, _WARMING_SECONDS = "TUNEBENCH_KEEP_WARM", 25.0
 
 
 def line(row: Row) -> str:
