@@ -103,6 +103,32 @@ def _maxima(
     return torch.cat(values, dim), torch.cat(places, dim)
 
 
+def _moments(
+    x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Variance and mean by the corrected two-pass algorithm: the mean of equal elements is each of them, exactly.
+
+    What a mean is off by is the mean of the differences from it, which the variance reads anyway (Chan, Golub and
+    LeVeque, "Algorithms for Computing the Sample Variance", 1983).
+    """
+    dim = list(dim or range(x.dim()))
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    first = wide.mean(dim, keepdim=True)
+    apart = wide - first
+    mean = first + apart.mean(dim, keepdim=True)
+    count = math.prod(x.shape[one] for one in dim)
+    variance = apart.square().sum(dim, keepdim=True) / max(count - (1 if correction is None else correction), 0)
+    found = (variance, mean) if keepdim else (variance.squeeze(dim), mean.squeeze(dim))
+    return found[0].to(x.dtype), found[1].to(x.dtype)
+
+
+def _variance(
+    x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> torch.Tensor:
+    """The first of `_moments`."""
+    return _moments(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
 _aten = torch.ops.aten
 _RESIZING = (
     *(_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d),
@@ -127,6 +153,8 @@ def _decompositions() -> dict[Any, Any]:
         **select_decomp_table(),
         _aten.avg_pool3d.default: _mean_of_windows,
         _aten.topk.default: _maxima,
+        _aten.var_mean.correction: _moments,
+        _aten.var.correction: _variance,
     }
 
 

@@ -178,6 +178,12 @@ def test_views_begin_where_their_tensor_does_and_not_where_its_memory_does(tmp_p
         torch.testing.assert_close(found, cases[name].model(slices["x"]))
 
 
+def test_rows_of_equal_elements_less_their_mean_are_zero(tmp_path: Path) -> None:
+    rows = torch.tensor([0.1, -3.7, 1e-3, 77.7])[:, None].expand(4, 37).contiguous()
+    case = Case(Called(lambda x: nn.functional.layer_norm(x, (37,))), {"equal_x": rows})
+    assert not run({"equal": case}, tmp_path)["equal"].any()
+
+
 def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -> None:
     torch.manual_seed(0)
     case = Case(
