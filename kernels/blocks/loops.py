@@ -133,13 +133,17 @@ def accumulator(plan: Plan) -> torch.dtype:
 
 
 def numbers_of(model: nn.Module) -> dict[str, object]:
-    """Return the numbers and words that a model and its layers have as attributes, by their paths."""
+    """Return the numbers and words that a model and its layers have as attributes, and their tensors' shapes, by path."""
     found: dict[str, object] = {}
     for place, layer in model.named_modules():
-        for name, value in vars(layer).items():
-            is_own = not name.startswith("_") and name not in ("training", "policy", "accuracy", "wait")
-            if is_own and _is_plain(value):
-                found[f"{place}.{name}" if place else name] = value
+        own = {
+            name: value
+            for name, value in vars(layer).items()
+            if not name.startswith("_") and name not in ("training", "policy", "accuracy", "wait") and _is_plain(value)
+        }
+        tensors = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
+        own |= {name: tuple(tensor.shape) for name, tensor in tensors}
+        found |= {f"{place}.{name}" if place else name: value for name, value in own.items()}
     return found
 
 

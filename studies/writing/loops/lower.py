@@ -129,6 +129,14 @@ def _variance(
     return _moments(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
+def _deviation(
+    x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> torch.Tensor:
+    """The root of the variance, at full precision until then."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return _variance(wide, dim, correction=correction, keepdim=keepdim).sqrt().to(x.dtype)
+
+
 _aten = torch.ops.aten
 _RESIZING = (
     *(_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d),
@@ -155,6 +163,7 @@ def _decompositions() -> dict[Any, Any]:
         _aten.topk.default: _maxima,
         _aten.var_mean.correction: _moments,
         _aten.var.correction: _variance,
+        _aten.std.correction: _deviation,
     }
 
 

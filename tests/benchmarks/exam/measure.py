@@ -38,7 +38,7 @@ _DRAWN_ON_THE_GPU = """
 from tests.benchmarks.exam.measure import on_the_gpu
 
 get_inputs = on_the_gpu(get_inputs)
-Model = on_the_gpu(Model)
+Model.__init__ = on_the_gpu(Model.__init__)
 """
 """What stands behind a reference's text: drawing 2^31 numbers on a CPU takes ten seconds, and KernelBench does it seven
 times a problem."""

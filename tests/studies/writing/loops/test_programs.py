@@ -10,6 +10,7 @@ from programs import Case, kernel_of, program_of, results_of, run
 from torch import nn
 from torch.nn import functional
 
+from tunebench.kernels.blocks.loops import changed, numbers_of
 from tunebench.studies.writing.loops.lower import UnloweredError
 from tunebench.studies.writing.loops.program import Program
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
@@ -180,8 +181,13 @@ def test_views_begin_where_their_tensor_does_and_not_where_its_memory_does(tmp_p
 
 def test_rows_of_equal_elements_less_their_mean_are_zero(tmp_path: Path) -> None:
     rows = torch.tensor([0.1, -3.7, 1e-3, 77.7])[:, None].expand(4, 37).contiguous()
-    case = Case(Called(lambda x: nn.functional.layer_norm(x, (37,))), {"equal_x": rows})
-    assert not run({"equal": case}, tmp_path)["equal"].any()
+    cases = {
+        "equal": Case(Called(lambda x: nn.functional.layer_norm(x, (37,))), {"equal_x": rows}),
+        "spread": Case(Called(lambda x: torch.std(x, 1, correction=0)), {"spread_x": rows}),
+    }
+    found = run(cases, tmp_path)
+    assert not found["equal"].any()
+    torch.testing.assert_close(found["spread"], torch.zeros(4), atol=1e-5, rtol=0)
 
 
 def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -> None:
@@ -191,6 +197,14 @@ def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -
     )
     found = run({"number": case}, tmp_path)["number"]
     torch.testing.assert_close(found, case.model(case.inputs["number_x"]))
+
+
+def test_passes_are_for_tensors_of_the_shapes_that_they_were_written_for() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    numbers = numbers_of(model)
+    assert changed(model, numbers) == ""
+    model[1].running_mean = torch.zeros(5)
+    assert changed(model, numbers) == "1.running_mean"
 
 
 def test_what_has_no_loops_says_why() -> None:
