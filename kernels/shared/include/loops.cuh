@@ -54,10 +54,23 @@ template <int width, int items, class T> __device__ __forceinline__ void write(T
 }
 // How often the lanes of a row go over its elements, each with `items` at once, and how often all of them have some. What
 // few trips read stays in registers from one loop over the row to the next: they are unrolled, so that the compiler sees
-// the same places.
+// the same places. Of many, several reads are under way at a time, since nothing is asked between them.
 template <long long size, int lanes, int items> struct Trips {
     static constexpr int whole = static_cast<int>(size / (lanes * items)), count = whole + (size % (lanes * items) != 0);
-    static constexpr int unrolled = count > 0 && count * items <= 32 ? count : items < 4 ? 4 / items : 1;
+    static constexpr int unrolled = count > 0 && count * items <= 32 ? count : items < 8 ? 8 / items : 1;
+
+    template <class Place, class Body> static __device__ __forceinline__ void each(int lane, const Body& body) {
+#pragma unroll(unrolled)
+        for (int trip = 0; trip < whole; ++trip) {
+            body(static_cast<Place>(trip) * (lanes * items) + lane * items);
+        }
+        if constexpr (whole < count) {
+            const Place place = static_cast<Place>(whole) * (lanes * items) + lane * items;
+            if (place < size) {
+                body(place);
+            }
+        }
+    }
 };
 
 template <class T> __device__ __forceinline__ constexpr T floor_div(T x, long long y) {

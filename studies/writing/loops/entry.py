@@ -79,14 +79,16 @@ class Entry:
             *typed,
             f"constexpr index_t each = ({each} + parts - 1) / parts{items};",
             "const index_t first = index_t(blockIdx.y) * each, last = smaller(first + each, reduced);",
-            *body[: begin - 1],
+            *body[:begin],
             f"for (index_t {r} = first + lane{items}; {r} < last; {r} += lanes{items}) {{",
-            *body[begin + 1 : end + 1 + joins],
+            *body[begin + 1 : end],
+            "}",
+            *body[end + 1 : end + 1 + joins],
             *(f"if (is_first) parts_of_{name}[k * parts + blockIdx.y] = {name};" for name, _ in names),
         ]
         together = [
             *typed,
-            *body[: begin - 1],
+            *body[:begin],
             "for (int part = lane; part < parts; part += lanes) {",
             *(f"{name} = {join}::join({name}, parts_of_{name}[k * parts + part]);" for name, join in names),
             "}",
@@ -135,9 +137,10 @@ def start(symbol: sympy.Symbol) -> sympy.Symbol:
 
 def loop(*, has_items: bool) -> str:
     """Return the head of a loop over a row's elements, of which a thread may have several at once."""
-    r, items = (start(R), " * items") if has_items else (R, "")
-    inside = f"trip < trips::count && (trip < trips::whole || {r} < reduced)"
-    return f"for (index_t {r} = lane{items}, trip = 0; {inside}; ++trip, {r} += lanes{items}) {{"
+    return f"trips::each<index_t>(lane, [&](const index_t {start(R) if has_items else R}) {{"
+
+
+LOOPS_END = "});"
 
 
 def _end(lines: Sequence[str], begin: int) -> int:

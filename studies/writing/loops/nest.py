@@ -23,7 +23,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from tunebench.studies.writing.loops.body import Handler, Lines, cast, run_body, type_of
 from tunebench.studies.writing.loops.domain import Domain, hint, is_by_rows, simplified
-from tunebench.studies.writing.loops.entry import Entry, K, R, Tensor, loop, start
+from tunebench.studies.writing.loops.entry import LOOPS_END, Entry, K, R, Tensor, loop, start
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
 from tunebench.studies.writing.loops.lower import Nest, UnloweredError, group_of
 
@@ -347,8 +347,8 @@ class NestWriter:
                 "const index_t r = is_inside ? base + lane : reduced - 1;",
             ]
         else:
-            head = ["#pragma unroll(trips::unrolled)", loop(has_items=self.has_items)]
-        return [*self.declared, *head, *body, "}", *self.joins, *self.behind]
+            head = [loop(has_items=self.has_items)]
+        return [*self.declared, *head, *body, "}" if is_scan else LOOPS_END, *self.joins, *self.behind]
 
     def _of_items(self, statements: Sequence[str]) -> list[str]:
         """The statements for each of the elements that a thread has at once, with the places of these."""
