@@ -221,11 +221,12 @@ class Handler(DefaultHandler):
         x: str,
         dtype: torch.dtype,
         src_dtype: torch.dtype | None = None,  # noqa: ARG002
-        use_compute_types: bool = True,  # noqa: ARG002
+        use_compute_types: bool = True,
     ) -> str:
-        """Return a value in another type."""
+        """Return a value in another type, which is computed in; a half type's own where that is asked for."""
         kind = type_of(dtype, self.main)
-        return self.typed(kind, self.named(f"{cast(kind)}({x})"))
+        rounded = f"scalar_t({x})" if not use_compute_types and dtype == self.main else x
+        return self.typed(kind, self.named(f"{cast(kind)}({rounded})"))
 
     def trunc_to_int(self, x: str, dtype: torch.dtype) -> str:
         """Return a value rounded towards zero."""

@@ -406,6 +406,9 @@ def _fixed_by_ones(exported: torch.export.ExportedProgram) -> list[set[int]]:
 def _lowered(module: fx.GraphModule) -> GraphLowering:
     values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
     fake: Any = next(one.fake_mode for one in values if isinstance(one, FakeTensor))
+    if _rounding_decides(module):
+        for node in module.graph.nodes:
+            node.meta["low_precision_pointwise_barrier"] = True  # by it Inductor rounds what an operation makes
     with _as_inductor(fake):
         graph = GraphLowering(module, example_inputs=values, shape_env=fake.shape_env)
         with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):
@@ -415,6 +418,15 @@ def _lowered(module: fx.GraphModule) -> GraphLowering:
             except Exception as error:  # whatever Inductor raises of a graph is a reason
                 raise UnloweredError(str(error).splitlines()[0]) from error
     return graph
+
+
+def _rounding_decides(module: fx.GraphModule) -> bool:
+    """Whether numbers of a half type become integers, which are torch's only where each operation rounds as torch's."""
+    dtypes = {one.dtype for node in module.graph.nodes if isinstance(one := node.meta.get("val"), torch.Tensor)}
+    (returned,) = module.graph.find_nodes(op="output")
+    made = (node.meta["val"] for node in returned.all_input_nodes)
+    is_half = bool(dtypes & {torch.float16, torch.bfloat16})
+    return is_half and any(isinstance(one, torch.Tensor) and not one.dtype.is_floating_point for one in made)
 
 
 def _unknown_sizes(tensor: torch.Tensor) -> dict[int, Any]:

@@ -190,6 +190,18 @@ def test_rows_of_equal_elements_less_their_mean_are_zero(tmp_path: Path) -> None
     torch.testing.assert_close(found["spread"], torch.zeros(4), atol=1e-5, rtol=0)
 
 
+def test_integers_made_of_half_types_are_torchs(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+
+    def rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scale = x.abs().amax(-1, keepdim=True) / 127
+        return torch.round(x / scale).to(torch.int8), scale
+
+    case = Case(Called(rows), {"int8_x": torch.randn(64, 96, dtype=torch.bfloat16)})
+    found = run({"int8": case}, tmp_path, "bfloat16")["int8"]
+    torch.testing.assert_close(found, case.model(case.inputs["int8_x"]), rtol=0, atol=0)
+
+
 def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -> None:
     torch.manual_seed(0)
     case = Case(
