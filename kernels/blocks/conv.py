@@ -125,8 +125,8 @@ class Conv(Block):
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
         """Accept batches that are dense in NCHW or channels-last, and no smaller than the filters."""
         layer = attribute_of(self, "layer", self.layer)
-        if not isinstance(layer, LAYERS) or layer.padding_mode != "zeros":
-            return self.unserved(f"'{self.layer}' is no convolution that pads with zeros")
+        if not isinstance(layer, LAYERS) or layer.padding_mode != "zeros" or min(layer.stride) < 1:
+            return self.unserved(f"'{self.layer}' is no convolution in steps of 1 or more that pads with zeros")
         given, dimensions = inputs, layer.weight.dim()
         if dimensions == 3 and not all(one.is_contiguous() for one in given if isinstance(one, torch.Tensor)):
             return self.unserved("an input is not contiguous")  # of one side no other layout is dense
@@ -136,8 +136,6 @@ class Conv(Block):
         if found is None:
             return None
         x, geometry = as_images(given[0]), geometry_of_layer(layer)
-        if min(geometry.stride) < 1:
-            return self.unserved("the stride is not positive")
         sides = dict(zip(SIDES[-len(geometry.kernel) :], x.shape[2:], strict=True))
         filters, channels = layer.weight.shape[0], layer.weight.shape[1] * geometry.groups
         if geometry.transposed:

@@ -133,7 +133,7 @@ def accumulator(plan: Plan) -> torch.dtype:
 
 
 def numbers_of(model: nn.Module) -> dict[str, object]:
-    """Return the numbers and words that a model and its layers have as attributes, and their tensors' shapes, by path."""
+    """Return the numbers and words that a model and its layers have as attributes, and the shapes of their tensors."""
     found: dict[str, object] = {}
     for place, layer in model.named_modules():
         own = {

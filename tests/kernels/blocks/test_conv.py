@@ -151,8 +151,13 @@ def test_who_lies_otherwise_is_served_by_the_reference() -> None:
     assert model.problem(images) is not None
     assert model.problem(images[:, :4].contiguous()) is None and "4 channels" in model.reason
     assert model.problem(images[:, :, :2].contiguous()) is None and "larger" in model.reason
-    model.conv.padding_mode = "reflect"
-    assert model.problem(images) is None and model.reason == "'conv' is no convolution that pads with zeros"
+    model.conv.stride = (0, 0)
+    assert model.problem(images) is None and "in steps of 1 or more" in model.reason
+    model.conv.stride, model.conv.padding_mode = (1, 1), "reflect"
+    assert (
+        model.problem(images) is None
+        and model.reason == "'conv' is no convolution in steps of 1 or more that pads with zeros"
+    )
     with torch.no_grad():
         assert torch.equal(model(images), model.reference_forward(images))
 
@@ -189,7 +194,10 @@ def test_a_layer_that_is_none(tmp_path: Path) -> None:
     body = MODEL.replace("    self.conv", "    self.relu = nn.ReLU()\n    self.conv")
     x = torch.randn(2, 3, 9, 9)
     model = load(tmp_path / "layer.py", "blocks.Conv", body, 'layer = "relu"\nfunction = "relu(value)"')()
-    assert model.problem(x) is None and model.reason == "'relu' is no convolution that pads with zeros"
+    assert (
+        model.problem(x) is None
+        and model.reason == "'relu' is no convolution in steps of 1 or more that pads with zeros"
+    )
     model = load(tmp_path / "other.py", "blocks.Conv", body, 'layer = "convolution"\nfunction = "relu(value)"')()
     with pytest.raises(KernelFolderError, match=r"ModelNew.layer: the model has no 'convolution'"):
         model.problem(x)

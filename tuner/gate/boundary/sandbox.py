@@ -323,9 +323,7 @@ class RemoteContender(Contender):
         watched: a process under compute-sanitizer that has begun, for the call that is inspected.
     """
 
-    def __init__(
-        self, sandbox: Sandbox, exemptions: Exemptions | None = None, watched: Watched | None = None
-    ) -> None:
+    def __init__(self, sandbox: Sandbox, exemptions: Exemptions | None = None, watched: Watched | None = None) -> None:
         self.exemptions = exemptions or Exemptions()
         self.sandbox = sandbox
         self._watched = watched
