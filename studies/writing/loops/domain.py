@@ -18,7 +18,7 @@ Sizes = Sequence[sympy.Expr]
 
 _LEAST_ROWS = 256
 """Rows are many from this number on: a block for each of them keeps a GPU busy."""
-_SHORT_ROW = 1 << 14
+SHORT_ROW = 1 << 14
 """A row is short up to this number of elements: one block is through with them sooner than another launch begins."""
 
 
@@ -74,7 +74,7 @@ def is_by_rows(kept: sympy.Expr, reduced: sympy.Expr) -> bool:
 
     Few long rows leave most of a GPU idle: several blocks reduce each of them, and a later pass has the elements.
     """
-    return hint(kept) >= _LEAST_ROWS or hint(reduced) <= _SHORT_ROW
+    return hint(kept) >= _LEAST_ROWS or hint(reduced) <= SHORT_ROW
 
 
 def hint(size: sympy.Expr) -> int:

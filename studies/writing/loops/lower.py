@@ -35,7 +35,7 @@ from torch.hub import tqdm  # type: ignore[attr-defined]
 from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 
-from tunebench.studies.writing.loops.domain import is_by_rows
+from tunebench.studies.writing.loops.domain import SHORT_ROW, is_by_rows
 
 _SETTINGS: dict[str, Any] = {
     "unroll_reductions_threshold": 1,
@@ -105,36 +105,36 @@ def _maxima(
 
 def _moments(
     x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Any:
     """Variance and mean by the corrected two-pass algorithm: the mean of equal elements is each of them, exactly.
 
     What a mean is off by is the mean of the differences from it, which the variance reads anyway (Chan, Golub and
-    LeVeque, "Algorithms for Computing the Sample Variance", 1983).
+    LeVeque, "Algorithms for Computing the Sample Variance", 1983). A row that is not kept on chip is rather read once, as
+    Inductor does.
     """
     dim = list(dim or range(x.dim()))
+    count = math.prod(x.shape[one] for one in dim)
+    if (count if isinstance(count, int) else count.node.hint) > SHORT_ROW:
+        return NotImplemented
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     first = wide.mean(dim, keepdim=True)
     apart = wide - first
     mean = first + apart.mean(dim, keepdim=True)
-    count = math.prod(x.shape[one] for one in dim)
     variance = apart.square().sum(dim, keepdim=True) / max(count - (1 if correction is None else correction), 0)
     found = (variance, mean) if keepdim else (variance.squeeze(dim), mean.squeeze(dim))
     return found[0].to(x.dtype), found[1].to(x.dtype)
 
 
-def _variance(
-    x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
-) -> torch.Tensor:
+def _variance(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any) -> Any:
     """The first of `_moments`."""
-    return _moments(x, dim, correction=correction, keepdim=keepdim)[0]
+    found = _moments(x, dim, **options)
+    return found if found is NotImplemented else found[0]
 
 
-def _deviation(
-    x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
-) -> torch.Tensor:
+def _deviation(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any) -> torch.Tensor:
     """The root of the variance, at full precision until then."""
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return _variance(wide, dim, correction=correction, keepdim=keepdim).sqrt().to(x.dtype)
+    return torch.var(wide, dim, **options).sqrt().to(x.dtype)
 
 
 _aten = torch.ops.aten

@@ -190,6 +190,13 @@ def test_rows_of_equal_elements_less_their_mean_are_zero(tmp_path: Path) -> None
     torch.testing.assert_close(found["spread"], torch.zeros(4), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize(("columns", "is_read_once"), [(64, False), (40_000, True)])
+def test_a_row_that_is_not_kept_on_chip_is_read_once_for_mean_and_variance(columns: int, is_read_once: bool) -> None:
+    model = Called(lambda x: torch.cat([torch.var(x, 1), torch.std(x, 1)]))
+    (only, *_) = program_of(Case(model, {"x": torch.randn(300, columns)}), "moments").passes
+    assert ("Spread::add" in only.text) is is_read_once
+
+
 def test_integers_made_of_half_types_are_torchs(tmp_path: Path) -> None:
     torch.manual_seed(0)
 
