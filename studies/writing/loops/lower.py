@@ -109,8 +109,8 @@ def _moments(
     """Variance and mean by the corrected two-pass algorithm: the mean of equal elements is each of them, exactly.
 
     What a mean is off by is the mean of the differences from it, which the variance reads anyway (Chan, Golub and
-    LeVeque, "Algorithms for Computing the Sample Variance", 1983). A row that is not kept on chip is rather read once, as
-    Inductor does.
+    LeVeque, "Algorithms for Computing the Sample Variance", 1983). A row that is not kept on chip is rather read once,
+    as Inductor does.
     """
     dim = list(dim or range(x.dim()))
     count = math.prod(x.shape[one] for one in dim)
@@ -134,7 +134,7 @@ def _variance(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any)
 def _deviation(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any) -> torch.Tensor:
     """The root of the variance, at full precision until then."""
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return torch.var(wide, dim, **options).sqrt().to(x.dtype)
+    return torch.var(wide, [*dim] if dim else None, **options).sqrt().to(x.dtype)
 
 
 _aten = torch.ops.aten
