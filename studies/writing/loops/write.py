@@ -30,7 +30,7 @@ SPACE = loops.space(
 {parts}
 )
 
-NUMBERS = {numbers}
+{numbers}
 """What the model's attributes were when the passes were written."""
 
 
@@ -146,8 +146,7 @@ def passes_around(traced: Traced, given: str, last: str) -> PassesAround:
     passes = [one for program in every for one in program.passes]
     sizes = tuple(dict.fromkeys(size for program in every for size in program.sizes))
     parts = _parts(passes, is_alone=False)
-    numbers = [f'    "{key}": {_plain(value)},' for key, value in numbers_of(traced.model).items()]
-    head = ["SPACE = loops.space(", *(f"    {one}" for one in parts), ")", "", "NUMBERS = {", *numbers, "}"]
+    head = ["SPACE = loops.space(", *(f"    {one}" for one in parts), ")", "", *_numbers(traced.model)]
     told = f"sizes={_listed(sizes)}" + (f", modes={_listed(modes)}" if len(modes) > 1 else "")
     checks = dict.fromkeys(
         [*([_checks({"": front}, ("eval",))] if front else []), _checks(programs, modes or ["eval"])]
@@ -243,7 +242,7 @@ def _written(
         if isinstance(value, torch.Tensor)
     }
     sizes = dict.fromkeys(size for program in programs.values() for size in program.sizes)
-    declared = [f"axes={_written_axes(axes)},", f"compiled_axes={_listed(sizes)},"]
+    declared = [f"axes={plain_text(axes)},", f"compiled_axes={_listed(sizes)},"]
     declared += [f"indices={_listed(indices)},"] if indices else []
     declared += [f"modes={_listed(modes)},"] if len(modes) > 1 else []
     main = next((value.dtype for value in inputs.values() if _is_floating(value)), torch.float32)
@@ -254,13 +253,12 @@ def _written(
     fast = ["loops.fast_math(),"] if has_fast_form([one.text for one in passes]) else []
     parts = [*fast, *_parts(passes, is_alone=True)]
     body = _body(programs)
-    numbers = ["{", *(f'    "{key}": {_plain(value)},' for key, value in numbers_of(model).items()), "}"]
     text = _MODEL.format(
         name=name,
         count="a pass" if len(passes) == 1 else f"{len(passes)} passes",
         source=source,
         parts="\n".join(f"    {one}" for one in parts),
-        numbers="\n".join(numbers) if len(numbers) > 2 else "{}",
+        numbers="\n".join(_numbers(model)),
         declared="\n".join(f"        {one}" for one in declared),
         taken=", ".join(
             f"{key}: {'torch.Tensor' if isinstance(value, torch.Tensor) else 'float'}" for key, value in inputs.items()
@@ -273,22 +271,26 @@ def _written(
     return Written(text, texts, _left(programs))
 
 
-def _plain(value: object) -> str:
-    """A number, a word or several, as Python is formatted."""
+def _numbers(model: nn.Module) -> list[str]:
+    """The statement that says what a model's attributes are."""
+    lines = [f'    "{key}": {plain_text(value)},' for key, value in numbers_of(model).items()]
+    return ["NUMBERS = {", *lines, "}"] if lines else ["NUMBERS = {}"]
+
+
+def plain_text(value: object) -> str:
+    """Return a number, a word or several, as Python is formatted."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{name}": {plain_text(one)}' for name, one in value.items()) + "}"
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple | list):
-        text = ", ".join(map(_plain, value))
+        text = ", ".join(map(plain_text, value))
         return f"[{text}]" if isinstance(value, list) else f"({text}{',' if len(value) == 1 else ''})"
     return repr(value)
 
 
 def _listed(names: Iterable[str]) -> str:
-    return _plain(tuple(names))
-
-
-def _written_axes(axes: Mapping[str, object]) -> str:
-    return "{" + ", ".join(f'"{name}": {_plain(of_one)}' for name, of_one in axes.items()) + "}"
+    return plain_text(tuple(names))
 
 
 def _parts(passes: Sequence[Pass], is_alone: bool) -> list[str]:

@@ -8,7 +8,7 @@ from textwrap import wrap
 import torch
 
 from tunebench.studies.writing.loops.lower import GIVEN
-from tunebench.studies.writing.loops.write import PassesAround
+from tunebench.studies.writing.loops.write import PassesAround, plain_text
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.trace import Traced
 from tunebench.studies.writing.new.values import Computed
@@ -108,10 +108,10 @@ def _attribute(key: str, value: object) -> list[str]:
     if isinstance(value, str) and "; " in value:
         statements = [f"{part};" if not part.endswith(";") else part for part in value.split("; ")]
         return [f'{key} = """', *(f"    {one}" for one in statements), '"""']
-    text = f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {_plain(value)}"
+    text = f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {plain_text(value)}"
     if len(text) <= _WIDTH or not isinstance(value, dict):
         return [text]
-    return [f"{key} = {{", *(f'    "{name}": {_plain(one)},' for name, one in value.items()), "}"]
+    return [f"{key} = {{", *(f'    "{name}": {plain_text(one)},' for name, one in value.items()), "}"]
 
 
 def _unwrapped(expression: str) -> str:
@@ -122,16 +122,6 @@ def _unwrapped(expression: str) -> str:
         if depth == 0:
             return expression[1:-1] if letter == ")" and at == len(expression) - 1 and at else expression
     return expression
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f'"{name}": {_plain(one)}' for name, one in value.items()) + "}"
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, tuple):
-        return "(" + ", ".join(f'"{one}"' for one in value) + (",)" if len(value) == 1 else ")")
-    return repr(value)
 
 
 def _taken(traced: Traced) -> str:
