@@ -13,10 +13,10 @@ from tunebench.studies.checking.report import Subject
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.submissions import TextFile
 from tunebench.studies.checking.telling import Teller, exemptions_of
-from tunebench.tuner.device import DeviceKind, find_device
+from tunebench.tuner.device import find_device
 from tunebench.tuner.gate.battery import Lane
 from tunebench.tuner.gate.boundary.box import Box
-from tunebench.tuner.gate.boundary.inspection import Watched
+from tunebench.tuner.gate.boundary.inspection import watched
 from tunebench.tuner.gate.boundary.remembering import Remembering
 from tunebench.tuner.gate.boundary.sandbox import RemoteContender, RemoteSource, Sandbox, boxed
 from tunebench.tuner.gate.boundary.spec import Files
@@ -24,7 +24,7 @@ from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, reference_runs
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Answers
-from tunebench.tuner.gate.sanitizer import find_sanitizer
+from tunebench.tuner.gate.sanitizer import why_unwatched
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import report
 from tunebench.tuner.kernel import Mode
@@ -77,15 +77,15 @@ def verdict_on_file(
     with contextlib.ExitStack() as stack:
         files, reference, box = stack.enter_context(_reference_of(files, request.box, keeps=keeps_reference))
         report(replace(subject, box=box))
-        watched = None
-        if side_by_side and device.kind is DeviceKind.CUDA and find_sanitizer() is not None:
-            watched = stack.enter_context(Watched(files.contender))
+        inspect = None
+        if side_by_side and not why_unwatched(device.torch_device.type):
+            inspect = stack.enter_context(watched(files.contender))
         candidate = stack.enter_context(Sandbox(files.contender))
         lane_of = _lane(stack, files, exemptions) if side_by_side else None
         with reference_runs(original[0]):
             source = RemoteSource(reference, reference.open())
             answers = Answers.consult(source, mode, accuracy, draw=Draw(request.seed or 0))
-        contender = RemoteContender(candidate, exemptions, watched)
+        contender = RemoteContender(candidate, exemptions, inspect)
         lane = None if lane_of is None else stack.enter_context(closing(lane_of(answers)))
         teller.judged = answers, contender
         with contextlib.suppress(StageRefused):

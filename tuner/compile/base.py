@@ -65,6 +65,9 @@ class Compiler(abc.ABC):
         """Return the compiler that compiles a variant, where this stands for several."""
         return self
 
+    is_apart = False
+    """Whether its builds are processes that end with this one, so that nobody need wait for them."""
+
     def apart(self) -> Compiler:
         """Return this compiler for builds during which the program goes on, and may end: as a process to kill."""
         return self

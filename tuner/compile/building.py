@@ -161,13 +161,10 @@ class Building:
             self._give_up_at_deadline()
         return self._future.result()
 
-    def cancel(self) -> bool:
-        """Return whether it had not begun, and never will."""
-        return self._future.cancel()
-
-    def wait(self) -> None:
-        """Wait a little for its end."""
-        wait([self._future], _CLOSE_SECONDS)
+    def close(self) -> None:
+        """Cancel a build that has not begun; wait a little for one that has, where it would outlive the study."""
+        if not self._future.cancel() and not self._compiler.is_apart:
+            wait([self._future], _CLOSE_SECONDS)
 
     def _run(self) -> None:
         self._turns.acquire()
@@ -205,7 +202,7 @@ class BuildQueue:
     Args:
         workers: so many builds run at once.
         cores: what compiles keeps to these; to all that this process may use where none is named.
-        apart: all builds but the first are processes of their own, which nobody waits for in the end.
+        apart: all builds but the first are made apart, where the compiler can: nobody waits for them in the end.
     """
 
     def __init__(
@@ -238,7 +235,6 @@ class BuildQueue:
         return [building.seconds for building in self._builds.values() if building.seconds]
 
     def close(self) -> None:
-        """Drop what has not begun; wait a little for what has, where it would outlive the study."""
-        begun = [building for building in self._builds.values() if not building.cancel()]
-        for building in begun[:1] if self._later is not self._compiler else begun:
-            building.wait()
+        """Drop what has not begun."""
+        for building in reversed(self._builds.values()):  # which would begin while an earlier one is waited for
+            building.close()

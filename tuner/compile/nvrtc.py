@@ -117,6 +117,8 @@ def _first_error(log: str) -> str:
 class NvrtcApart(NvrtcCompiler):
     """NVRTC in processes without torch that can be killed: at their deadline, or when this one ends."""
 
+    is_apart = True
+
     def _program(self, text: str, name: str, headers: Mapping[str, str], options: Sequence[str]) -> tuple[bytes, str]:
         request = {"text": text, "name": name, "headers": dict(headers), "options": list(options)}
         code, log = run_main(nvrtc_program, request, self.deadline_seconds, "NVRTC", name)

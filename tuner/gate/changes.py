@@ -250,7 +250,7 @@ HOOKS: Mapping[str, StateChange] = {
 
 CHANNELS_LAST = "channels-last weights"
 CHANNELS_LAST_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
-"""Of images and of volumes, by their number of axes."""
+"""The layouts that images and volumes have then, by their number of axes."""
 MISALIGN = "parameters off alignment"
 UNCOUNTED = ("an edit through .data", "an edit of buffers through .data")
 """Changes that PyTorch's version counter does not see."""

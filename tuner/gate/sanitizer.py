@@ -126,6 +126,13 @@ def find_sanitizer() -> str | None:
     return find_cuda_program("compute-sanitizer")
 
 
+def why_unwatched(device_type: str) -> str:
+    """Return why nothing on a device of torch's type can be watched; empty where it can."""
+    if device_type != "cuda":
+        return "asked on CUDA devices only"
+    return "" if find_sanitizer() else NOT_INSTALLED
+
+
 def command_of(tool: str) -> list[str]:
     """The command that runs another under a tool, which exits with `FOUND` where it finds something."""
     program = find_sanitizer() or "compute-sanitizer"

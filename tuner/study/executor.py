@@ -177,8 +177,7 @@ class LocalExecutor(Executor):
         cores = os.sched_getaffinity(0) - set(driving)
         super().__init__(evaluators, max(1, min(MOST_BUILDS, int(len(cores) * share))))
         self._kernel = kernel
-        cores = cores if driving else set()
-        self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead, cores, apart=limited)
+        self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead, cores if driving else (), apart=limited)
 
     def build(self, configuration: Configuration) -> Building:
         """See `Executor.build`."""

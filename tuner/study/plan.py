@@ -29,7 +29,7 @@ COMPILED_SECONDS = 30.0
 SANITIZER_SECONDS = 2.0
 """The assumed cost of compute-sanitizer for all finalists, most of which is its start; what takes longer is ended."""
 
-LATER = 0.25
+_LATER = 0.25
 """The assumed share of the first full battery's seconds that another takes, which finds the reference's answers."""
 
 _PROCESSES = 2.0
@@ -101,7 +101,7 @@ class Plan:
     @property
     def proof(self) -> float:
         """Seconds of putting another finalist through the full battery."""
-        later = self._full[1:] or [LATER * one for one in self._full]
+        later = self._full[1:] or [_LATER * one for one in self._full]
         return _typical(self._trials) + _typical(later)
 
     @property

@@ -19,10 +19,9 @@ import optuna
 from optuna.trial import TrialState
 
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import DeviceKind
 from tunebench.tuner.errors import CompileError, CompileTimeoutError, OutOfTimeError, WorkerError
 from tunebench.tuner.gate.battery import proven
-from tunebench.tuner.gate.sanitizer import find_sanitizer
+from tunebench.tuner.gate.sanitizer import why_unwatched
 from tunebench.tuner.problem import Objective
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted, past_trial
@@ -592,7 +591,7 @@ class StudyRun:
 
     @property
     def _sanitizes(self) -> bool:
-        return self._executor.device.kind is DeviceKind.CUDA and find_sanitizer() is not None
+        return not why_unwatched(self._executor.device.torch_device.type)
 
     def _refuse(self, configuration: Configuration, stage: Stage) -> None:
         """Take a correct trial back."""

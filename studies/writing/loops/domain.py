@@ -19,7 +19,8 @@ Sizes = Sequence[sympy.Expr]
 _LEAST_ROWS = 256
 """Rows are many from this number on: a block for each of them keeps a GPU busy."""
 SHORT_ROW = 1 << 14
-"""A row is short up to this number of elements: one block is through with them sooner than another launch begins."""
+"""A row is short up to this number of elements: one block keeps them on chip, and is through with them sooner than
+another launch begins."""
 
 
 class Domain:

@@ -103,6 +103,14 @@ def _maxima(
     return torch.cat(values, dim), torch.cat(places, dim)
 
 
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _widened(x: torch.Tensor) -> torch.Tensor:
+    """In the type that sums of it are made in."""
+    return x.float() if x.dtype in _HALVES else x
+
+
 def _moments(
     x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
@@ -116,7 +124,7 @@ def _moments(
     count = math.prod(x.shape[one] for one in dim)
     if (count if isinstance(count, int) else count.node.hint) > SHORT_ROW:
         return NotImplemented
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    wide = _widened(x)
     first = wide.mean(dim, keepdim=True)
     apart = wide - first
     mean = first + apart.mean(dim, keepdim=True)
@@ -133,8 +141,7 @@ def _variance(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any)
 
 def _deviation(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any) -> torch.Tensor:
     """The root of the variance, at full precision until then."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return torch.var(wide, [*dim] if dim else None, **options).sqrt().to(x.dtype)
+    return torch.var(_widened(x), [*dim] if dim else None, **options).sqrt().to(x.dtype)
 
 
 _aten = torch.ops.aten
@@ -425,8 +432,9 @@ def _rounding_decides(module: fx.GraphModule) -> bool:
     dtypes = {one.dtype for node in module.graph.nodes if isinstance(one := node.meta.get("val"), torch.Tensor)}
     (returned,) = module.graph.find_nodes(op="output")
     made = (node.meta["val"] for node in returned.all_input_nodes)
-    is_half = bool(dtypes & {torch.float16, torch.bfloat16})
-    return is_half and any(isinstance(one, torch.Tensor) and not one.dtype.is_floating_point for one in made)
+    return not dtypes.isdisjoint(_HALVES) and any(
+        isinstance(one, torch.Tensor) and not one.dtype.is_floating_point for one in made
+    )
 
 
 def _unknown_sizes(tensor: torch.Tensor) -> dict[int, Any]:

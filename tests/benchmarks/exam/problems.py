@@ -17,9 +17,9 @@ from tunebench.tuner.reference import load_reference
 from tunebench.tuner.users_code import users_code
 
 _BYTES_OF_ELEMENT = 128
-"""Of the device's memory, for each element of a problem's largest tensor: the gate keeps three sets of inputs with
-their answers in float64. A larger problem is tuned and timed at half of its batch, or a quarter. KernelBench's own
-evaluation is at its own sizes."""
+"""The device needs this much memory for each element of a problem's largest tensor, since the gate keeps three sets of
+inputs with their answers in float64. A larger problem is tuned and timed at half of its batch, or a quarter.
+KernelBench's own evaluation is at its own sizes."""
 
 
 @dataclass(frozen=True)

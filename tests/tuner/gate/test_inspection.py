@@ -10,7 +10,7 @@ import torch
 from tests.gate_files.references import SCALE
 
 from tunebench.tuner.gate.boundary.box import Walls
-from tunebench.tuner.gate.boundary.inspection import Watched
+from tunebench.tuner.gate.boundary.inspection import inspect_call
 from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.sanitizer import findings_in, is_of_a_library
 from tunebench.tuner.gate.stage_log import StageRefused
@@ -83,7 +83,7 @@ def inspected(
         (folder / "reference.py", SCALE), (folder / "mine.py", text), {}, None, torch.device("cpu"), walls=walls
     )
     try:
-        return "; ".join(Watched(files.contender).inspect({"batch": 2, "features": 3}, Mode.TRAIN))
+        return "; ".join(inspect_call(files.contender, {"batch": 2, "features": 3}, Mode.TRAIN))
     except StageRefused as refusal:
         return f"refused: {refusal}"
 

@@ -12,7 +12,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -31,6 +31,9 @@ from tunebench.tuner.result import NOT_ASKED
 from tunebench.tuner.scratch import scratch
 
 _SECONDS = 180.0  # each process of a box builds a file's extensions anew
+Inspect = Callable[[Sizes, Mode], list[str]]
+"""Has a call made at these sizes, in this mode, as `inspect_call` does."""
+
 _OPTIONS = ("--target-processes", "all", "--report-api-errors", "no", "--require-cuda-init", "no")
 """Options: watch what the file starts as well, and pass over errors by which CUDA answers some of torch's questions."""
 
@@ -83,46 +86,36 @@ class _Ended:
         return f"the process ended with {self.code} before the call had: {last_line(self.report)}".removesuffix(": ")
 
 
-class Watched(contextlib.AbstractContextManager["Watched"]):
-    """A new process of a file's under each tool; they begin at once, and wait for the call that they are to make.
+def inspect_call(spec: SandboxSpec, sizes: Sizes, mode: Mode) -> list[str]:
+    """Have a new process make one call of a model under each tool, both at once; see `Inspection`.
 
-    The file is read once that is known: most of what a tool takes is the import of torch below it.
+    Raises:
+        StageRefused: a tool has found something.
     """
+    with watched(spec) as inspect:
+        return inspect(sizes, mode)
 
-    def __init__(self, spec: SandboxSpec) -> None:
-        self._spec = spec
-        self._processes = contextlib.ExitStack()
-        try:
-            self._begun = [self._processes.enter_context(_begun(tool, spec)) for tool in TOOLS]
-        except BaseException:
-            self.close()
-            raise
 
-    def inspect(self, sizes: Sizes, mode: Mode) -> list[str]:
-        """Have one call made under each tool, both at once, and end them; see `Inspection`.
+@contextlib.contextmanager
+def watched(spec: SandboxSpec) -> Iterator[Inspect]:
+    """Begin a process under each tool; yield what has them make their one call. They end with the block.
 
-        Raises:
-            StageRefused: a tool has found something.
-        """
-        try:
-            for one in self._begun:
-                one.ask((self._spec, sizes, mode))
+    The call may be known later: most of what a tool takes is the import of torch below it.
+    """
+    with contextlib.ExitStack() as processes:
+        begun = [processes.enter_context(_begun(tool, spec)) for tool in TOOLS]
+
+        def inspect(sizes: Sizes, mode: Mode) -> list[str]:
+            for one in begun:
+                one.ask((spec, sizes, mode))
             deadline = time.monotonic() + _SECONDS
-            ended = [one.ended(deadline) for one in self._begun]
-        finally:
-            self.close()
-        notes = [_note(one) for one in ended]
-        asked = sum(not note for note in notes)
-        if not asked:
-            return [f"{NOT_ASKED}: {'; '.join(notes)}"]
-        return [f"{asked} cases", *filter(None, notes)]
+            notes = [_note(one.ended(deadline)) for one in begun]
+            asked = sum(not note for note in notes)
+            if not asked:
+                return [f"{NOT_ASKED}: {'; '.join(notes)}"]
+            return [f"{asked} cases", *filter(None, notes)]
 
-    def close(self) -> None:
-        """End them."""
-        self._processes.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        yield inspect
 
 
 def _note(ended: _Ended) -> str:

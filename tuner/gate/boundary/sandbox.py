@@ -18,7 +18,7 @@ from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.gate.boundary.batched_calls import BatchedCalls
 from tunebench.tuner.gate.boundary.box import Box, BoxError, Walls, room_for, told, walls_for
 from tunebench.tuner.gate.boundary.host import Host, ProcessChanges, serve
-from tunebench.tuner.gate.boundary.inspection import Watched
+from tunebench.tuner.gate.boundary.inspection import Inspect, inspect_call
 from tunebench.tuner.gate.boundary.lending import Lending
 from tunebench.tuner.gate.boundary.plain import MalformedError, declared_types, put_together, taken_apart
 from tunebench.tuner.gate.boundary.spec import Files, SandboxSpec
@@ -320,13 +320,13 @@ class RemoteContender(Contender):
     """Makes a file's `ModelNew`, in a sandbox of its own.
 
     Args:
-        watched: a process under compute-sanitizer that has begun, for the call that is inspected.
+        inspect: has processes that have begun under compute-sanitizer make the call that is inspected.
     """
 
-    def __init__(self, sandbox: Sandbox, exemptions: Exemptions | None = None, watched: Watched | None = None) -> None:
+    def __init__(self, sandbox: Sandbox, exemptions: Exemptions | None = None, inspect: Inspect | None = None) -> None:
         self.exemptions = exemptions or Exemptions()
         self.sandbox = sandbox
-        self._watched = watched
+        self._inspect = inspect or functools.partial(inspect_call, sandbox.spec)
 
     def model(self, source: Source, mode: Mode, state: Mapping[str, torch.Tensor] | None) -> RemoteModel:
         return self.sandbox.model(source.sizes, mode, state)
@@ -355,11 +355,5 @@ class RemoteContender(Contender):
             yield contender
 
     def inspection(self, model: Model, source: Source, mode: Mode) -> Inspection:  # noqa: ARG002 - another process
-        """A call in a new process, see `Watched`."""
-
-        def inspect() -> Sequence[str]:
-            watched, self._watched = self._watched or Watched(self.sandbox.spec), None
-            return watched.inspect(sizes, mode)
-
-        sizes = dict(source.sizes)
-        return inspect
+        """A call in a new process, see `inspect_call`."""
+        return functools.partial(self._inspect, dict(source.sizes), mode)

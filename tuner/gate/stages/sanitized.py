@@ -12,11 +12,10 @@ import torch
 
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.sanitizer import (
-    NOT_INSTALLED,
     Inspection,
     LaunchInspection,
-    find_sanitizer,
     nothing_to_inspect,
+    why_unwatched,
 )
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.result import Stage
@@ -55,10 +54,8 @@ def inspection_of(harness: Harness) -> Inspection:
     Raises:
         StageRefused: its module cannot be made or called.
     """
-    if harness.device.type != "cuda":
-        return nothing_to_inspect("asked on CUDA devices only")
-    if find_sanitizer() is None:
-        return nothing_to_inspect(NOT_INSTALLED)
+    if why := why_unwatched(harness.device.type):
+        return nothing_to_inspect(why)
     pair = harness.pair()
     with harness.refusing("a call to be watched"), torch.no_grad():
         return harness.contender.inspection(pair.candidate, pair.source, pair.mode)
