@@ -55,9 +55,10 @@ from tunebench.kernels.blocks.block import (
     fast_math_line,
     fast_math_tunables,
 )
+from tunebench.kernels.blocks.conv_im2col import IM2COL
 from tunebench.kernels.blocks.conv_launches import Behind
 from tunebench.kernels.blocks.conv_source import source_of
-from tunebench.kernels.blocks.conv_space import GRAPH, HALF_INPUT, HALF_WEIGHT, space_of, work
+from tunebench.kernels.blocks.conv_space import GRAPH, HALF_INPUT, space_of, work
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.graph_function import Step, steps_of
 from tunebench.kernels.shared.images import (
@@ -119,7 +120,7 @@ class Conv(Block):
             compiled_axes=("in_channels", "kernel_height", "kernel_width"),
             usual_axes=USUAL_GEOMETRY,
             compiled_options=dict.fromkeys(("input", "output"), _LAYOUTS),
-            bulk_copies=("implicit_gemm",),
+            bulk_copies=("implicit_gemm", "im2col_product"),
         )
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
@@ -194,20 +195,12 @@ class Conv(Block):
             return self.reference_forward(*inputs)  # in a graph the minimum of a value and NaN is the value
         if convolution == "direct":
             return launches.direct(plan, x, weight, behind)
-        if convolution not in HALF_WEIGHT:
-            layout = str(plan["convolution_layout"])
-            weight = weight.contiguous(memory_format=memory_format(layout, weight.dim()))
-            source = x if layout == plan.problem.options["input"] else launches.converted(plan, x, weight.dtype, None)
-            return self._convolve_and_finish(plan, source, weight, behind)
-        halves, factors, largest = launches.half_weight(plan, weight, x.shape[0])
-        behind = behind._replace(factors=factors)
-        if convolution == "implicit_gemm":
-            output = launches.implicit_gemm(plan, x, halves, largest, behind)
-        else:
-            source = launches.converted(plan, x, halves.dtype, largest)
-            output = self._convolve_and_finish(plan, source, halves, behind)
-        if largest is not None:
-            launches.repair(plan, x, weight, output, largest, behind)
+        operands = launches.prepared(plan, x, weight)
+        behind = behind._replace(factors=operands.factors)
+        run = {IM2COL: launches.im2col, "implicit_gemm": launches.implicit_gemm}.get(str(convolution))
+        output = (run or self._convolve_and_finish)(plan, operands, behind)
+        if operands.largest is not None:
+            launches.repair(plan, x, weight, output, operands.largest, behind)
         return output
 
     @classmethod
@@ -216,11 +209,9 @@ class Conv(Block):
         if plan["convolution"] in GRAPH:
             cudnn_graph.prepare(plan.once(_graph, cls.used, cls.steps))
 
-    def _convolve_and_finish(
-        self, plan: Plan, source: torch.Tensor, weight: torch.Tensor, behind: Behind
-    ) -> torch.Tensor:
-        """Compute the output from the converted input."""
-        layout = str(plan["convolution_layout"])
+    def _convolve_and_finish(self, plan: Plan, operands: launches.Operands, behind: Behind) -> torch.Tensor:
+        """Compute the output by the library's convolution."""
+        layout, source, weight = str(plan["convolution_layout"]), operands.x, operands.weight
         if plan["convolution"] in GRAPH:
             graph = plan.once(_graph, self.used, self.steps)
             product = cudnn_graph.convolve(graph, source, weight, _operands(graph, source, behind))

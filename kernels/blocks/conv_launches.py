@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-from tunebench.kernels.blocks.conv_space import TILE_COLUMNS, TILE_FILTERS, implicit_shared_bytes
+from tunebench.kernels.blocks.conv_im2col import IM2COL, IM2COL_THREADS, im2col_launch, pixel_pitch, rows_of_filters
+from tunebench.kernels.blocks.conv_space import HALF_WEIGHT, TILE_COLUMNS, TILE_FILTERS, implicit_shared_bytes
 from tunebench.kernels.shared import REPAIR_THREADS
 from tunebench.kernels.shared.images import geometry_of_axes, layout_of, memory_format, sides_of
-from tunebench.tuner.build import Argument
 from tunebench.tuner.device import MOST_BLOCKS
 from tunebench.tuner.kernel import Plan, ceil_div
+from tunebench.tuner.tensor_map import TensorMap
 
-_WEIGHT_THREADS = 128
 _REPAIR_BLOCKS = 4
 """Blocks of `repair` for each multiprocessor: it almost never has work."""
 _IMPLICIT_THREADS = 384
@@ -35,47 +36,77 @@ class Behind(NamedTuple):
     numbers: tuple[float, ...]
 
 
-def half_weight(
-    plan: Plan, weight: torch.Tensor, samples: int
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Return the scaled weight, the factors that undo the scales, and zeros for the largest value of each sample.
+class Operands(NamedTuple):
+    """What a convolution multiplies, in its own layouts and types.
 
-    A weight of a half type is as it is, without the other two.
+    Attributes:
+        factors: what undoes the scales of half precision, of each output channel; None where nothing is scaled.
+        largest: the largest absolute values of each sample, of so many parts of it; None where nothing is scaled.
     """
-    scales = weight.dtype == torch.float32
-    dtype = torch.float16 if scales else weight.dtype
-    if plan["convolution"] == "implicit_gemm":
-        elements, make = plan.once(_implicit_filters, *weight.shape)
-        halves = make(elements, dtype=dtype, device=weight.device)
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    factors: torch.Tensor | None
+    largest: torch.Tensor | None
+
+
+def prepared(plan: Plan, x: torch.Tensor, weight: torch.Tensor) -> Operands:
+    """Return what the convolution multiplies, made by one launch where anything has to be."""
+    convolution, samples = str(plan["convolution"]), x.shape[0]
+    scales = convolution in HALF_WEIGHT and weight.dtype == torch.float32
+    stored = torch.float16 if scales else x.dtype
+    source, parts = x, 1
+    if passes := plan.once(_converts, scales):
+        source, parts = _empty_input(plan, x, stored), plan.once(_parts_of_sample, x.shape[1], x.shape[2:].numel())
+    elif convolution == IM2COL and not _is_aligned(x):
+        source = x.clone()
+    if convolution not in HALF_WEIGHT:
+        filters, halves = 0, weight.contiguous(memory_format=memory_format(str(plan["convolution_layout"]), weight.dim()))
+    elif not scales and plan.once(_is_as_copied, weight.shape, weight.stride()) and _is_aligned(weight):
+        filters, halves = 0, weight
     else:
-        layout = memory_format(str(plan["convolution_layout"]), weight.dim())
-        halves = torch.empty(weight.shape, dtype=dtype, device=weight.device, memory_format=layout)
-    filters, channels = plan.problem.axes["out_channels"], plan.once(_channels_of_group)
-    factors = torch.empty(filters, dtype=torch.float32, device=weight.device) if scales else None
-    largest = torch.empty(samples, dtype=torch.int32, device=weight.device) if scales else None
-    counts = (samples, channels, weight.shape[2:].numel())
-    arguments = (weight, halves, factors, largest, *counts, _is_last(plan, weight))
-    early = bool(plan["early_launches"])
-    plan.launch("prepare_weight", *arguments, blocks=filters, threads=_WEIGHT_THREADS, early=early)
-    return halves, factors, largest
+        filters, halves = plan.problem.axes["out_channels"], _empty_filters(plan, weight, stored)
+    factors = torch.empty(filters, dtype=torch.float32, device=x.device) if scales else None
+    largest = torch.empty((samples, parts), dtype=torch.int32, device=x.device) if scales else None
+    if passes or filters:
+        of_weight = (weight, halves, factors, filters, _is_last(plan, weight))
+        of_x = (x, source, largest, samples, x.shape[1], x.shape[2:].numel())
+        blocks = filters + (min(samples * parts, MOST_BLOCKS - filters) if passes else 0)
+        early, threads = bool(plan["early_launches"]), plan.integer("input_block_size")
+        plan.launch("prepare", *of_weight, *of_x, blocks=blocks, threads=threads, early=early)
+    return Operands(source, halves, factors, largest)
 
 
-def converted(plan: Plan, x: torch.Tensor, dtype: torch.dtype, largest: Argument) -> torch.Tensor:
-    """Return x in the convolution's layout and type."""
-    layout = str(plan["convolution_layout"])
-    to = torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=memory_format(layout, x.dim()))
-    threads = plan.integer("input_block_size")
-    samples, channels, pixels = x.shape[0], x.shape[1], x.shape[2:].numel()
-    if layout != plan.problem.options["input"]:
+def _converts(plan: Plan, scales: bool) -> bool:
+    """Return whether x goes through a pass before the convolution."""
+    if plan["convolution"] in ("implicit_gemm", "direct"):
+        return False
+    return scales or str(plan["convolution_layout"]) != plan.problem.options["input"]
+
+
+def _parts_of_sample(plan: Plan, channels: int, pixels: int) -> int:
+    """Return how many tiles, or chunks, a sample has in the pass."""
+    if str(plan["convolution_layout"]) != plan.problem.options["input"]:
         tile = plan.integer("input_tile")
-        entry_point, sizes = "transpose_input", [samples, channels, pixels]
-        blocks = samples * ceil_div(channels, tile) * ceil_div(pixels, tile)
-    else:
-        width = _width(plan, "input_vector_bytes")
-        entry_point, sizes = "cast_input", [samples, channels * pixels]
-        blocks = samples * ceil_div(channels * pixels, threads * plan.integer("input_items") * width)
-    plan.launch(entry_point, x, to, largest, *sizes, blocks=min(blocks, MOST_BLOCKS), threads=threads)
-    return to
+        return ceil_div(channels, tile) * ceil_div(pixels, tile)
+    of_thread = plan.integer("input_items") * _width(plan, "input_vector_bytes")
+    return ceil_div(channels * pixels, plan.integer("input_block_size") * of_thread)
+
+
+def _empty_input(plan: Plan, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return memory for x in the convolution's layout."""
+    if plan["convolution"] == IM2COL:
+        return torch.empty((x.shape[0], *x.shape[2:], pixel_pitch(x.shape[1])), dtype=dtype, device=x.device)
+    return torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=memory_format(str(plan["convolution_layout"]), x.dim()))
+
+
+def _empty_filters(plan: Plan, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return memory for the weight in the convolution's layout."""
+    if plan["convolution"] in ("implicit_gemm", IM2COL):
+        elements, make = plan.once(_filters_of_kernel, *weight.shape)
+        return make(elements, dtype=dtype, device=weight.device)
+    layout = memory_format(str(plan["convolution_layout"]), weight.dim())
+    return torch.empty(weight.shape, dtype=dtype, device=weight.device, memory_format=layout)
 
 
 def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
@@ -88,14 +119,14 @@ def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
         output = torch.empty(product.shape, dtype=dtype, device=product.device, memory_format=layout)
     threads = plan.integer("output_block_size")
     samples, channels, pixels = product.shape[0], product.shape[1], product.shape[2:].numel()
-    if plan["convolution_layout"] != options["output"]:
+    if str(plan["convolution_layout"]) != options["output"]:
         tile = plan.integer("output_tile")
         entry_point = "transpose_output"
         blocks = samples * ceil_div(channels, tile) * ceil_div(pixels, tile)
     else:
         chunk = threads * plan.integer("output_items") * _width(plan, "output_vector_bytes")
         entry_point = "finish"
-        in_planes = plan["convolution_layout"] == "nchw"
+        in_planes = str(plan["convolution_layout"]) == "nchw"
         planes, elements = (samples * channels, pixels) if in_planes else (1, product.numel())
         blocks = planes * ceil_div(elements, chunk)
     arguments = (
@@ -113,26 +144,29 @@ def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
     return output
 
 
-def implicit_gemm(
-    plan: Plan, x: torch.Tensor, filters: torch.Tensor, largest: torch.Tensor | None, behind: Behind
-) -> torch.Tensor:
+def implicit_gemm(plan: Plan, operands: Operands, behind: Behind) -> torch.Tensor:
     """Run the whole model in one kernel."""
-    shape, blocks, shared = plan.once(_implicit_geometry)
-    layout = memory_format(plan.problem.options["output"], x.dim())
-    output = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
-    sizes = (shape[0], shape[1], x.shape[2], x.shape[3])
-    arguments = (x, filters, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, *sizes)
-    early = bool(plan["early_launches"])
-    plan.launch("implicit_gemm", *arguments, blocks=blocks, threads=_IMPLICIT_THREADS, shared=shared, early=early)
+    blocks, shared = plan.once(_implicit_geometry)
+    output, sizes = _empty_output(plan, operands.x), plan.once(_sizes)
+    given = (operands.x, operands.weight, output, behind.bias, *behind.tensors, behind.factors, operands.largest)
+    shape = {"blocks": blocks, "threads": _IMPLICIT_THREADS, "shared": shared}
+    plan.launch("implicit_gemm", *given, *behind.numbers, *sizes, **shape, early=bool(plan["early_launches"]))
+    return output
+
+
+def im2col(plan: Plan, operands: Operands, behind: Behind) -> torch.Tensor:
+    """Run the convolution and all that is behind it in one kernel."""
+    found, output = plan.once(im2col_launch), _empty_output(plan, operands.x)
+    maps = (TensorMap(operands.x, found.x), TensorMap(operands.weight, found.filters))
+    given = (*maps, output, behind.bias, *behind.tensors, behind.factors, *behind.numbers, *plan.once(_sizes))
+    shape = {"blocks": found.blocks, "threads": IM2COL_THREADS, "shared": found.shared}
+    plan.launch("im2col_product", *given, plan.once(_depth), **shape, early=bool(plan["early_launches"]))
     return output
 
 
 def direct(plan: Plan, x: torch.Tensor, weight: torch.Tensor, behind: Behind) -> torch.Tensor:
     """Run the whole model in one kernel, of few channels a group."""
-    shape = plan.once(_output_shape)
-    output = torch.empty(
-        shape, dtype=x.dtype, device=x.device, memory_format=memory_format(plan.problem.options["output"], x.dim())
-    )
+    output, shape = _empty_output(plan, x), plan.once(_output_shape)
     threads, rows = plan.integer("direct_block_size"), ceil_div(shape[-2], plan.integer("direct_rows"))
     blocks = min(ceil_div(shape[0] * shape[1] * rows * shape[-1], threads), MOST_BLOCKS)
     arguments = (x, weight, output, behind.bias, *behind.tensors, None, *behind.numbers, *plan.once(_sizes))
@@ -146,9 +180,9 @@ def repair(
     """Compute again what lay outside the range of half precision."""
     sizes = plan.once(_sizes)
     blocks = min(sizes[0] * sizes[1], _REPAIR_BLOCKS * plan.device.multiprocessors)
-    arguments = (x, weight, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, *sizes)
+    given = (x, weight, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, largest.shape[1])
     early = bool(plan["early_launches"])
-    plan.launch("repair", *arguments, *_lies(plan, weight), blocks=blocks, threads=REPAIR_THREADS, early=early)
+    plan.launch("repair", *given, *sizes, *_lies(plan, weight), blocks=blocks, threads=REPAIR_THREADS, early=early)
 
 
 def _sizes(plan: Plan) -> tuple[int, ...]:
@@ -158,7 +192,18 @@ def _sizes(plan: Plan) -> tuple[int, ...]:
 
 def _lies(plan: Plan, weight: torch.Tensor) -> tuple[bool, int]:
     """Return whether filters lie channels-last, and the images' first side."""
-    return _is_last(plan, weight), plan.problem.axes.get("depth", 1)
+    return _is_last(plan, weight), plan.once(_depth)
+
+
+def _depth(plan: Plan) -> int:
+    return plan.problem.axes.get("depth", 1)
+
+
+def _empty_output(plan: Plan, x: torch.Tensor) -> torch.Tensor:
+    """Return memory for the output, in its layout."""
+    shape, dtype = plan.once(_output_shape), getattr(torch, plan.problem.dtype)
+    layout = memory_format(plan.problem.options["output"], len(shape))
+    return torch.empty(shape, dtype=dtype, device=x.device, memory_format=layout)
 
 
 def _output_shape(plan: Plan) -> tuple[int, ...]:
@@ -167,27 +212,35 @@ def _output_shape(plan: Plan) -> tuple[int, ...]:
     return axes["batch"], axes["out_channels"], *sides
 
 
-def _channels_of_group(plan: Plan) -> int:
-    return plan.problem.axes["in_channels"] // geometry_of_axes(plan.problem.axes).groups
+def _filters_of_kernel(plan: Plan, *shape: int) -> tuple[int, Callable[..., torch.Tensor]]:
+    """Return how many elements the filters have as the product's kernel reads them, and what makes their memory."""
+    if plan["convolution"] == IM2COL:
+        elements = math.prod(rows_of_filters(plan.problem.axes))
+    else:
+        filters, channels, *window = shape
+        elements = ceil_div(filters, TILE_FILTERS) * math.prod(window) * ceil_div(channels, 16) * 2 * TILE_FILTERS * 8
+    return elements, torch.empty if elements == math.prod(shape) else torch.zeros  # what fills up counts as 0
 
 
-def _implicit_filters(
-    _plan: Plan, filters: int, channels: int, height: int, width: int
-) -> tuple[int, Callable[..., torch.Tensor]]:
-    """Return how many elements the implicit product's filters have, and what makes their memory."""
-    elements = ceil_div(filters, TILE_FILTERS) * height * width * ceil_div(channels, 16) * 2 * TILE_FILTERS * 8
-    whole = filters % TILE_FILTERS == 0 and channels % 16 == 0
-    return elements, torch.empty if whole else torch.zeros  # what fills the last tile and group up counts as 0
+def _is_as_copied(plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> bool:
+    """Return whether filters lie as the copy engine is to read them."""
+    is_whole = plan["convolution"] == IM2COL and math.prod(rows_of_filters(plan.problem.axes)) == math.prod(shape)
+    return is_whole and not plan.problem.axes.get("transposed", 0) and _is_channels_last(plan, shape, stride)
 
 
-def _implicit_geometry(plan: Plan) -> tuple[tuple[int, ...], tuple[int, int], int]:
-    """Return the output of the implicit product, its blocks, and their shared memory in bytes."""
+def _is_aligned(tensor: torch.Tensor) -> bool:
+    """Return whether the copy engine reads memory from there on."""
+    return tensor.data_ptr() % 16 == 0
+
+
+def _implicit_geometry(plan: Plan) -> tuple[tuple[int, int], int]:
+    """Return the blocks of the implicit product, and their shared memory in bytes."""
     shape = _output_shape(plan)
     rows = shape[0] * shape[2] * ceil_div(shape[3], TILE_COLUMNS)
     tiles = ceil_div(shape[1], TILE_FILTERS)
     blocks = (min(rows, ceil_div(plan.device.multiprocessors, tiles)), tiles)
     register_rows = plan.integer("register_rows") if plan["writes"] == "bulk" else None
-    return shape, blocks, implicit_shared_bytes(plan.problem, plan.integer("ring_rows"), register_rows)
+    return blocks, implicit_shared_bytes(plan.problem, plan.integer("ring_rows"), register_rows)
 
 
 def _is_last(plan: Plan, weight: torch.Tensor) -> bool:

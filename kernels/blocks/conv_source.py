@@ -42,6 +42,15 @@ extern "C" __global__ void __launch_bounds__(implicit_gemm_threads, 1)
     implicit_gemm_by_block(x, filters, output, largest, samples, out_channels, height, width, {epilogue});
 }}
 
+extern "C" __global__ void TUNEBENCH_CLUSTER(im2col_cluster) __launch_bounds__(im2col_threads, im2col_blocks)
+    im2col_product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap filters,
+                   scalar_t* __restrict__ output, {tensors}, const float* __restrict__ factors,
+                   {numbers}long long samples, long long out_channels, long long height, long long width,
+                   long long depth) {{
+    const ShapeOfSides shape{{samples, out_channels, {{depth, height, width}}, false}};
+    im2col_by_block(x, filters, output, shape, {epilogue});
+}}
+
 extern "C" __global__ void __launch_bounds__(direct_block_size)
     direct_convolution(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight,
                        scalar_t* __restrict__ output, {tensors}, const float* __restrict__ factors,
@@ -54,16 +63,15 @@ extern "C" __global__ void __launch_bounds__(direct_block_size)
 extern "C" __global__ void __launch_bounds__(repair_threads, 1)
     repair(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight, scalar_t* __restrict__ output,
            {tensors}, const float* __restrict__ factors,
-           const unsigned* __restrict__ largest,
-           {numbers}long long samples, long long out_channels, long long height, long long width, int weight_last,
-           long long depth) {{
+           const unsigned* __restrict__ largest, {numbers}long long words, long long samples, long long out_channels,
+           long long height, long long width, int weight_last, long long depth) {{
     begin_launch();
     if constexpr (sides == 2 && !transposed) {{
         const Shape shape{{samples, out_channels, height, width, weight_last != 0}};
-        repair_by_block(x, weight, output, largest, shape, {epilogue});
+        repair_by_block(x, weight, output, largest, words, shape, {epilogue});
     }} else {{
         const ShapeOfSides shape{{samples, out_channels, {{depth, height, width}}, weight_last != 0}};
-        repair_by_block(x, weight, output, largest, shape, {epilogue});
+        repair_by_block(x, weight, output, largest, words, shape, {epilogue});
     }}
 }}
 """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from tunebench.kernels.blocks import conv_im2col
+from tunebench.kernels.blocks.conv_im2col import IM2COL, is_im2col
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.early_launches import BEGINS_EARLY, early_launches
 from tunebench.kernels.shared.images import geometry_of_axes, sides_of
@@ -33,7 +35,7 @@ _LARGEST_DIRECT_WINDOW = 49
 GRAPH = ("graph_fp16", "graph_tf32", "graph")
 """Convolutions by cuDNN's graph API; the last in the model's own half type."""
 HALF_INPUT = ("fp16", "graph_fp16")
-HALF_WEIGHT = (*HALF_INPUT, "implicit_gemm")
+HALF_WEIGHT = (*HALF_INPUT, "implicit_gemm", IM2COL)
 
 
 def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bool) -> SearchSpace:
@@ -45,7 +47,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
     """
     tunables = (
         *more,
-        Tunable("convolution", ("strict", "tf32", "fp16", "implicit_gemm", *GRAPH, "direct"), default="tf32"),
+        Tunable("convolution", ("strict", "tf32", IM2COL, "fp16", "implicit_gemm", *GRAPH, "direct"), default=IM2COL),
         Tunable("direct_rows", (1, 2, 4, 8), default=4, when=_is_direct),
         Tunable("direct_block_size", (128, 256), default=256, when=_is_direct),
         Tunable("ring_rows", (2, 3, 4, 5, 6, 8), default=4, when=_is_implicit),
@@ -53,8 +55,9 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         Tunable("writes", ("threads", "bulk"), when=_is_implicit),
         Tunable("register_rows", (0, 1, 2, 3), when=_is_bulk),
         Tunable("turns", (False, True), when=_is_bulk),
-        early_launches(when=_is_implicit),
-        Tunable("convolution_layout", ("nchw", "channels_last"), when=_has_passes),
+        early_launches(when=_is_fused),
+        Tunable("convolution_layout", ("nchw", "channels_last"), default="channels_last", when=_has_passes),
+        *conv_im2col.TUNABLES,
         Tunable("graph_list", cudnn_graph.LISTS, when=_is_graph, host=True),
         Tunable("graph_plan", tuple(range(cudnn_graph.PLANS)), when=_is_graph, host=True),
         Tunable("benchmark", (False, True), when=_asks_cudnn, host=True),
@@ -77,6 +80,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         constraints.needs(
             "convolution", "implicit_gemm", dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)
         ),
+        *conv_im2col.CONSTRAINTS,
         Constraint("implicit_gemm_goes_from_pixel_to_pixel", _is_dense_where_implicit),
         Constraint("kernels_are_of_two_sides", _has_two_sides_where_fused),
         Constraint("direct_sums_are_short", _is_short_where_direct),
@@ -91,7 +95,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
             lambda ring_rows, register_rows, problem: implicit_shared_bytes(problem, ring_rows, register_rows)
         ),
         Constraint("cudnn_graph_is_installed", _graph_is_installed),
-        Constraint("cudnn_graph_is_channels_last", _graph_is_channels_last),
+        Constraint("these_take_channels_last", _takes_layout),
         Constraint("cudnn_graph_has_one_group", _graph_has_one_group),
     ]
     if not graphs:
@@ -139,7 +143,7 @@ def _products(problem: Problem) -> int:
 
 def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bool:
     """Allow another precision than the type's own only where the reference's convolution would run in TF32."""
-    own = convolution in ("strict", "graph", "direct") or (_is_implicit(convolution) and problem.item_bytes == 2)
+    own = convolution in ("strict", "graph", "direct") or (_is_fused(convolution) and problem.item_bytes == 2)
     return own or (problem.options["precision"] == "tf32" and device.kind is DeviceKind.CUDA)
 
 
@@ -149,6 +153,11 @@ def _sum_fits_half(convolution: str, problem: Problem) -> bool:
 
 def _is_implicit(convolution: str) -> bool:
     return convolution == "implicit_gemm"
+
+
+def _is_fused(convolution: str) -> bool:
+    """Return whether a kernel of ours multiplies and does all that is behind it, by tensor cores."""
+    return _is_implicit(convolution) or is_im2col(convolution)
 
 
 def _is_bulk(writes: str) -> bool:
@@ -196,8 +205,8 @@ def _is_dense_where_implicit(convolution: str, problem: Problem) -> bool:
 
 def _has_two_sides_where_fused(convolution: str, problem: Problem) -> bool:
     geometry = geometry_of_axes(problem.axes)
-    is_fused = not _has_passes(convolution) or convolution in GRAPH
-    return not is_fused or (len(geometry.kernel) == 2 and not geometry.transposed)
+    is_of_images = not _has_passes(convolution) or convolution in GRAPH
+    return not is_of_images or (len(geometry.kernel) == 2 and not geometry.transposed)
 
 
 def _graph_is_installed(convolution: str, problem: Problem, device: Device) -> bool:
@@ -207,8 +216,8 @@ def _graph_is_installed(convolution: str, problem: Problem, device: Device) -> b
     return convolution not in GRAPH or here
 
 
-def _graph_is_channels_last(convolution: str, convolution_layout: str) -> bool:
-    return convolution not in GRAPH or convolution_layout == "channels_last"
+def _takes_layout(convolution: str, convolution_layout: str) -> bool:
+    return convolution not in (*GRAPH, IM2COL) or convolution_layout == "channels_last"
 
 
 def _graph_has_one_group(convolution: str, problem: Problem) -> bool:
@@ -229,26 +238,33 @@ def _relays_input(convolution_layout: str, problem: Problem) -> bool:
     return convolution_layout != problem.options["input"]
 
 
+def _rounds_input(convolution: str, problem: Problem) -> bool:
+    """Return whether images in single precision are rounded to halves."""
+    return convolution in HALF_INPUT or (is_im2col(convolution) and problem.item_bytes == 4)
+
+
 def _converts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
-    return convolution in HALF_INPUT or _relays_input(convolution_layout, problem)
+    return _rounds_input(convolution, problem) or _relays_input(convolution_layout, problem)
 
 
 def _casts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
-    return convolution in HALF_INPUT and not _relays_input(convolution_layout, problem)
+    return _rounds_input(convolution, problem) and not _relays_input(convolution_layout, problem)
 
 
-def _relays_output(convolution_layout: str, problem: Problem) -> bool:
-    return convolution_layout != problem.options["output"]
+def _relays_output(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    return not is_im2col(convolution) and convolution_layout != problem.options["output"]
 
 
 def _finishes(convolution: str, convolution_layout: str, problem: Problem) -> bool:
     """Return whether a pass of ours comes last: a graph leaves it nothing to do where its layout is the output's."""
-    return convolution not in GRAPH or _relays_output(convolution_layout, problem)
+    is_finished = convolution in GRAPH or is_im2col(convolution)
+    return not is_finished or _relays_output(convolution, convolution_layout, problem)
 
 
 def _keeps_output(convolution: str, convolution_layout: str, problem: Problem) -> bool:
     """Return whether a pass of ours comes last, in the convolution's own layout."""
-    return convolution not in GRAPH and not _relays_output(convolution_layout, problem)
+    is_last = _finishes(convolution, convolution_layout, problem)
+    return is_last and not _relays_output(convolution, convolution_layout, problem)
 
 
 def _may_overwrite(convolution: str, convolution_layout: str, problem: Problem) -> bool:

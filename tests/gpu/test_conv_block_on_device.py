@@ -24,7 +24,7 @@ from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, OTHERS, Model, Tuned, error
 pytestmark = pytest.mark.gpu
 
 GRAPHS = ("graph_fp16", "graph_tf32", "graph") if cudnn_graph.is_installed() else ()
-WAYS = ("strict", "tf32", "fp16", "implicit_gemm", *GRAPHS, "direct")
+WAYS = ("strict", "tf32", "im2col", "fp16", "implicit_gemm", *GRAPHS, "direct")
 ALLOWED = {"float32": 1e-3, "float16": 3e-3, "bfloat16": 2e-2}
 
 
@@ -80,7 +80,7 @@ def require_right(
 @pytest.mark.parametrize("given", LAYOUTS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_every_geometry(cuda: Device, geometry: str, given: str) -> None:
-    few = ("strict", "implicit_gemm", "direct")
+    few = ("strict", "im2col", "implicit_gemm", "direct")
     for channels, filters, size, ways in ((64, 128, (34, 36), WAYS), (8, 16, (13, 15), few), (16, 136, (9, 140), few)):
         torch.manual_seed(3)
         reference = Model(channels, filters, GEOMETRIES[geometry]).cuda()
@@ -99,10 +99,10 @@ def test_layers_with_other_sides_and_transposed_ones(cuda: Device, name: str) ->
     tuned.load_state_dict(reference.state_dict())
     x = torch.randn(3, 32, *(17, 12, 19)[-(tuned.bias.dim() - 2) :], device="cuda")
     x[2] *= 1e-7  # out of the range of half precision
-    each = ("strict", "tf32", "fp16", "implicit_gemm", "direct")
+    each = ("strict", "tf32", "fp16", "im2col", "implicit_gemm", "direct")
     for given in ("nchw", "channels_last")[: 1 + (x.dim() > 3)]:
         x = x.contiguous(memory_format=memory_format(given, x.dim()))
-        require_right(reference, tuned, cuda, x, each, sure=each[:-2])
+        require_right(reference, tuned, cuda, x, each, sure=each[:-3])
 
 
 @pytest.mark.parametrize("dtype", ALLOWED)

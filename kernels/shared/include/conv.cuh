@@ -6,12 +6,12 @@
 // where `value` is the convolution with its bias, and the others are arrays with a value for each operand; behind, it
 // declares the entry points whose parameters depend on these, with the bodies that stand here:
 //
-// transpose_input, cast_input      x in the layout and type that the convolution takes
-// prepare_weight                   the weight in half precision, scaled
+// prepare                          x in the layout and type that the convolution takes, and the weight in half precision, scaled
 // transpose_output, finish         the bias and the function, in one pass; the first changes the layout too, and nothing but
 //                                  the layout where the convolution is cuDNN's graph, which does the rest
 // implicit_gemm                    all of it in one kernel, on Hopper (conv_gemm.cuh); of images with two sides, not transposed
 // direct                           all of it in one kernel, of few channels a group (conv_direct.cuh)
+// im2col_product                   the convolution and what is behind it, on Hopper, of x as the passes leave it (conv_im2col.cuh)
 // repair                           in half precision: again, in full precision, what lay outside its range
 //
 // A sample's elements are a matrix, channels by pixels (NCHW) or pixels by channels (channels-last), so that a change
@@ -23,14 +23,16 @@
 #include "vector.cuh"
 
 constexpr bool implicit = convolution == convolution_t::implicit_gemm;
+constexpr bool im2col = convolution == convolution_t::im2col;
 constexpr bool has_passes = !implicit && convolution != convolution_t::direct;
+constexpr bool by_library = has_passes && !im2col;
 constexpr bool half_graph = convolution == convolution_t::graph_fp16;
 constexpr bool by_graph =  // what comes of it is finished
     half_graph || convolution == convolution_t::graph_tf32 || convolution == convolution_t::graph;
 constexpr bool half_product = convolution == convolution_t::fp16;  // torch rounds what comes of it to halves
-constexpr bool halves = half_product || half_graph;                // x is stored in halves
-constexpr bool half_weight = halves || implicit;
 constexpr bool is_half = sizeof(scalar_t) == 2;
+constexpr bool halves = half_product || half_graph || (im2col && !is_half);  // x is stored in halves
+constexpr bool half_weight = halves || implicit || im2col;
 constexpr bool scales = half_weight && !is_half;
 constexpr bool channels_last = convolution_layout == convolution_layout_t::channels_last;
 constexpr bool input_last = input_option == input_option_t::channels_last;
@@ -38,8 +40,8 @@ constexpr bool output_last = output_option == output_option_t::channels_last;
 // A pass that the configuration does not launch is empty: it would take as long to compile as one that runs.
 constexpr bool transposes_input = has_passes && channels_last != input_last;
 constexpr bool casts_input = halves && channels_last == input_last;
-constexpr bool transposes_output = has_passes && channels_last != output_last;
-constexpr bool finishes = has_passes && channels_last == output_last;
+constexpr bool transposes_output = by_library && channels_last != output_last;
+constexpr bool finishes = by_library && channels_last == output_last;
 
 using source_t = Choose<halves, half_t, scalar_t>;
 using product_t = Choose<half_product, half_t, scalar_t>;
@@ -150,3 +152,4 @@ struct Epilogue {
 #include "conv_passes.cuh"
 #include "conv_direct.cuh"
 #include "conv_gemm.cuh"
+#include "conv_im2col.cuh"

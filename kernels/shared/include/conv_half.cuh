@@ -19,27 +19,25 @@ __device__ __forceinline__ float larger_of(float largest, float value) {
 }
 
 // Of the elements that a block has read, the largest absolute value: bits of floats are ordered as the floats are, and
-// those of a NaN stand above infinity. The order of atomics does not change a maximum.
+// those of a NaN stand above infinity.
 template <int threads> __device__ __forceinline__ void note_largest(float mine, unsigned* largest) {
-    __shared__ unsigned of_block;
-    if (threadIdx.x == 0) {
-        of_block = 0;
-    }
-    __syncthreads();
-    const unsigned bits = largest_of_lanes(__float_as_uint(mine));
+    __shared__ unsigned of_warps[threads / 32];
+    const unsigned of_warp = largest_of_lanes(__float_as_uint(mine));
     if (threadIdx.x % 32 == 0) {
-        atomicMax(&of_block, bits);
+        of_warps[threadIdx.x / 32] = of_warp;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        atomicMax(largest, of_block);
+    if (threadIdx.x < 32) {
+        const unsigned of_block = largest_of_lanes(threadIdx.x < threads / 32 ? of_warps[threadIdx.x] : 0u);
+        if (threadIdx.x == 0) {
+            *largest = of_block;
+        }
     }
     __syncthreads();
 }
 
 // ------------------------------------------------------------------------------------------------------------ weight
 
-constexpr int weight_threads = 128;
 constexpr int tile_filters = 128;  // of implicit_gemm
 
 // Where implicit_gemm wants a weight: by tiles of 128 filters, then by eight products of the sum, then by filter. The sum
@@ -52,27 +50,44 @@ __device__ __forceinline__ long long place_in_tile(long long filter, long long c
            channel % 8;
 }
 
-// One block an output channel. `factors` undo both scales; NaN where the channel has to be repaired. `largest` starts
-// at zero here. Where nothing is scaled, both are null.
-extern "C" __global__ void __launch_bounds__(weight_threads)
-    prepare_weight(const scalar_t* __restrict__ weight, weight_t* __restrict__ to, float* __restrict__ factors,
-                   unsigned* __restrict__ largest, long long samples, long long channels, long long area,
-                   int weight_channels_last) {
+__device__ constexpr long long rounded_up(long long number, long long to) { return (number + to - 1) / to * to; }
+
+// Of im2col_product: channels that one copy brings, the most that waste least; filters that one begins with; and what the
+// elements from one pixel to the next are a multiple of.
+__device__ constexpr int channels_of_copies(long long channels) {
+    int best = 64;
+    for (int fewer = 32; fewer >= 16; fewer /= 2) {
+        best = rounded_up(channels, fewer) < rounded_up(channels, best) ? fewer : best;
+    }
+    return best;
+}
+constexpr int copied_channels = channels_of_copies(in_channels / groups);
+constexpr long long filters_of_map = 32, channels_of_pitch = 8;
+
+// Where im2col_product wants a weight: by filters, their number in a group rounded up, then by the places of the window, then
+// by channels, rounded up to whole copies.
+__device__ __forceinline__ long long place_in_rows(long long filter, long long channel, long long place,
+                                                   long long filters, long long area) {
+    const long long of_group = filters / groups, first = filter / of_group * rounded_up(of_group, filters_of_map);
+    return ((first + filter % of_group) * area + place) * rounded_up(in_channels / groups, copied_channels) + channel;
+}
+
+// One block an output channel. `factors` undo both scales; NaN where the channel has to be repaired. Null where nothing is
+// scaled.
+template <int threads>
+__device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weight, weight_t* __restrict__ to,
+                                               float* __restrict__ factors, long long filters, bool weight_last) {
     if constexpr (half_weight) {
-        begin_launch();
-        let_next_begin();
-        __shared__ float of_warps[weight_threads / 32];
-        const long long elements = channels * area, start = blockIdx.x * elements;
-        const auto channel_of = [&](long long i) { return weight_channels_last ? i % channels : i / area; };
-        const auto place_of = [&](long long i) { return weight_channels_last ? i / channels : i % area; };
-        const auto source_of = [&](long long i) {
-            return transposed ? weight_offset(blockIdx.x, channel_of(i), place_of(i), gridDim.x, channels, area,
-                                              weight_channels_last != 0)
-                              : start + i;
+        constexpr int channels = in_channels / groups, area = kernel_depth * kernel_height * kernel_width;
+        __shared__ float of_warps[threads / 32];
+        const int elements = channels * area;
+        const long long filter = blockIdx.x;
+        const auto read = [&](int channel, int place) {
+            return static_cast<float>(weight[weight_offset(filter, channel, place, filters, channels, area, weight_last)]);
         };
         float sum = 0;
-        for (long long i = threadIdx.x; i < elements; i += weight_threads) {
-            sum += fabsf(static_cast<float>(weight[source_of(i)]));
+        for (int i = threadIdx.x; scales && i < elements; i += threads) {
+            sum += fabsf(weight_last ? read(i % channels, i / channels) : read(i / area, i % area));
         }
         sum = sum_of_lanes(sum);
         if (threadIdx.x % 32 == 0) {
@@ -80,27 +95,26 @@ extern "C" __global__ void __launch_bounds__(weight_threads)
         }
         __syncthreads();
         sum = 0;
-        for (int warp = 0; warp < weight_threads / 32; ++warp) {
+        for (int warp = 0; warp < threads / 32; ++warp) {
             sum += of_warps[warp];
         }
         // 2^exponent is the least power of two above the sum.
         const int exponent = static_cast<int>(__float_as_uint(sum) >> 23) - 126;
         const bool fits = exponent > -100 && exponent < 100;
         const float scale = scales && fits ? power_of_two(-exponent) : 1.0f;
-        for (long long i = threadIdx.x; i < elements; i += weight_threads) {
-            const long long channel = channel_of(i), place = place_of(i);
-            const long long target =
-                implicit ? place_in_tile(blockIdx.x, channel, place, channels, area)
-                         : weight_offset(blockIdx.x, channel, place, gridDim.x, channels, area, channels_last);
-            const float value = static_cast<float>(weight[source_of(i)]) * scale;
+        // In the order of what is written: the filter is in the first cache.
+        constexpr bool by_places = implicit || im2col || channels_last;
+#pragma unroll 4
+        for (int i = threadIdx.x; i < elements; i += threads) {
+            const int channel = by_places ? i % channels : i / area, place = by_places ? i / channels : i % area;
+            const long long target = implicit ? place_in_tile(filter, channel, place, channels, area)
+                                     : im2col ? place_in_rows(filter, channel, place, filters, area)
+                                              : weight_offset(filter, channel, place, filters, channels, area, channels_last);
+            const float value = read(channel, place) * scale;
             to[target] = weight_t(scales ? to_eleven_bits(value) : value);
         }
         if (scales && threadIdx.x == 0) {
-            factors[blockIdx.x] = fits || sum == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);
-        }
-        for (long long i = static_cast<long long>(blockIdx.x) * weight_threads + threadIdx.x; scales && i < samples;
-             i += static_cast<long long>(gridDim.x) * weight_threads) {
-            largest[i] = 0;
+            factors[filter] = fits || sum == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);
         }
     }
 }
@@ -160,17 +174,41 @@ __device__ __forceinline__ accumulator_t convolved_at(const scalar_t* x, const s
     return convolved(x, weight, shape, sample, channel, pixel / out.width, pixel % out.width);
 }
 
-// Blocks walk over the pairs of a sample and an output channel; almost always there is nothing to do.
+// The largest value of a sample, of which `words` parts have each their own. All threads of a warp.
+__device__ __forceinline__ unsigned largest_of_sample(const unsigned* largest, long long sample, long long words) {
+    unsigned found = 0;
+    for (long long i = threadIdx.x % 32; i < words; i += 32) {
+        found = max(found, largest[sample * words + i]);
+    }
+    return largest_of_lanes(found);
+}
+
+// Each block has neighbouring pairs of a sample and an output channel. Almost always there is nothing to do, which its threads
+// find out together.
 template <class AnyShape>
 __device__ __forceinline__ void repair_by_block(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight,
                                                 scalar_t* __restrict__ output, const unsigned* __restrict__ largest,
-                                                const AnyShape& shape, const Epilogue& epilogue) {
+                                                long long words, const AnyShape& shape, const Epilogue& epilogue) {
     if constexpr (scales) {
         const auto out = output_of(shape);
-        const long long pixels = out.pixels();
-        for (long long pair = blockIdx.x; pair < shape.samples * shape.out_channels; pair += gridDim.x) {
+        const long long pixels = out.pixels(), pairs = shape.samples * shape.out_channels;
+        const long long begin = blockIdx.x * pairs / gridDim.x, end = (blockIdx.x + 1) * pairs / gridDim.x;
+        const auto fits = [&](long long sample) { return in_range(largest_of_sample(largest, sample, words)); };
+        const auto scales_back = [&](long long channel) { return epilogue.factors[channel] == epilogue.factors[channel]; };
+        bool all_fit = true;
+        for (long long sample = begin / shape.out_channels + threadIdx.x / 32; sample * shape.out_channels < end;
+             sample += repair_threads / 32) {
+            all_fit = fits(sample) && all_fit;
+        }
+        for (long long pair = begin + threadIdx.x; pair < end; pair += repair_threads) {
+            all_fit = scales_back(pair % shape.out_channels) && all_fit;
+        }
+        if (__syncthreads_and(all_fit)) {
+            return;
+        }
+        for (long long pair = begin; pair < end; ++pair) {
             const long long sample = pair / shape.out_channels, channel = pair % shape.out_channels;
-            if (in_range(largest[sample]) && epilogue.factors[channel] == epilogue.factors[channel]) {
+            if (fits(sample) && scales_back(channel)) {
                 continue;
             }
             for (long long pixel = threadIdx.x; pixel < pixels; pixel += repair_threads) {

@@ -3,78 +3,85 @@
 
 // ----------------------------------------------------------------------------------------------------- transpositions
 
-// A tile of the matrix `from` (rows by columns) into its transpose `to`. `change` makes an element of `to` of one of
-// `from` and the two indices; `look` sees every element that is read.
+// What of a matrix lies in a tile: rows and columns that exist, and the elements from one row of the matrix to the next.
+struct TileOfMatrix {
+    int rows, columns;
+    long long pitch;
+};
+
+// From memory to a tile's cells, so many neighbours at once; a few accesses are in flight before the first goes to cells.
+template <int width, int tile, int threads, typename From, typename Cells, typename Look>
+__device__ __forceinline__ void read_tile(const From* from, const TileOfMatrix& matrix, Cells& cells, Look look) {
+    constexpr int units = tile * tile / width, flying = units < 8 * threads ? (units + threads - 1) / threads : 8;
+#pragma unroll 1
+    for (int first = threadIdx.x; first < units; first += flying * threads) {
+        Pack<From, width> packs[flying];
+#pragma unroll
+        for (int k = 0; k < flying; ++k) {
+            const int unit = first + k * threads, row = unit / (tile / width), column = unit % (tile / width) * width;
+            if (row < matrix.rows && column < matrix.columns) {
+                packs[k] = *reinterpret_cast<const Pack<From, width>*>(from + row * matrix.pitch + column);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < flying; ++k) {
+            const int unit = first + k * threads, row = unit / (tile / width), column = unit % (tile / width) * width;
+            if (row < matrix.rows && column < matrix.columns) {
+#pragma unroll
+                for (int i = 0; i < width; ++i) {
+                    look(packs[k].of[i]);
+                    cells[row][column + i] = packs[k].of[i];
+                }
+            }
+        }
+    }
+}
+
+// From cells to the transposed matrix, whose rows are their columns; `change` makes an element of a cell and where it stands.
+template <int width, int tile, int threads, typename To, typename Cells, typename Change>
+__device__ __forceinline__ void write_tile(To* to, const TileOfMatrix& matrix, const Cells& cells, Change change) {
+#pragma unroll 2
+    for (int unit = threadIdx.x; unit < tile * tile / width; unit += threads) {
+        const int column = unit / (tile / width), row = unit % (tile / width) * width;
+        if (row < matrix.columns && column < matrix.rows) {
+            Pack<To, width> pack;
+#pragma unroll
+            for (int i = 0; i < width; ++i) {
+                pack.of[i] = change(cells[row + i][column], row + i, column);
+            }
+            store_whole(to + column * matrix.pitch + row, pack);
+        }
+    }
+}
+
+// A tile of the matrix `from` (rows by columns) into its transpose `to`, whose rows are `pitch` elements long, with zeros behind
+// those that `from` has. `change` makes an element of `to` of one of `from` and the two indices; `look` sees all that is read.
 template <int tile, int threads, int vector_bytes, typename From, typename To, typename Look, typename Change>
-__device__ __forceinline__ void transpose_tile(const From* from, To* to, long long rows, long long columns,
+__device__ __forceinline__ void transpose_tile(const From* from, To* to, long long rows, long long columns, long long pitch,
                                                long long first_row, long long first_column, Look look, Change change) {
     constexpr int read = width_of<From>(vector_bytes), written = width_of<To>(vector_bytes);
     // A row of cells is an odd number of words: threads side by side along either axis meet different banks.
     constexpr int padding = sizeof(From) < 4 ? 4 / sizeof(From) : 1;
     __shared__ From cells[tile][tile + padding];
     from += first_row * columns + first_column;
-    to += first_column * rows + first_row;
-    const int rows_left = rows - first_row < tile ? static_cast<int>(rows - first_row) : tile;
-    const int columns_left = columns - first_column < tile ? static_cast<int>(columns - first_column) : tile;
-
+    to += first_column * pitch + first_row;
+    const int rows_left = static_cast<int>(min(rows - first_row, static_cast<long long>(tile)));
+    const int columns_left = static_cast<int>(min(columns - first_column, static_cast<long long>(tile)));
+    const int written_left = static_cast<int>(min(pitch - first_row, static_cast<long long>(tile)));
+    const TileOfMatrix source{rows_left, columns_left, columns}, target{columns_left, written_left, pitch};
     if (takes_packs<From, read>(from) && columns % read == 0) {
-        constexpr int units = tile * tile / read, each = (units + threads - 1) / threads;
-        Pack<From, read> packs[each];  // all in flight before the first goes to shared memory
-#pragma unroll
-        for (int k = 0; k < each; ++k) {
-            const int unit = k * threads + threadIdx.x;
-            const int row = unit / (tile / read), column = unit % (tile / read) * read;
-            if (row < rows_left && column < columns_left) {
-                packs[k] = *reinterpret_cast<const Pack<From, read>*>(from + row * columns + column);
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < each; ++k) {
-            const int unit = k * threads + threadIdx.x;
-            const int row = unit / (tile / read), column = unit % (tile / read) * read;
-            if (row < rows_left && column < columns_left) {
-#pragma unroll
-                for (int i = 0; i < read; ++i) {
-                    look(packs[k].of[i]);
-                    cells[row][column + i] = packs[k].of[i];
-                }
-            }
-        }
+        read_tile<read, tile, threads>(from, source, cells, look);
     } else {
-#pragma unroll 1
-        for (int unit = threadIdx.x; unit < tile * tile; unit += threads) {
-            const int row = unit / tile, column = unit % tile;
-            if (row < rows_left && column < columns_left) {
-                const From value = from[row * columns + column];
-                look(value);
-                cells[row][column] = value;
-            }
-        }
+        read_tile<1, tile, threads>(from, source, cells, look);
     }
     __syncthreads();
-    if (takes_packs<To, written>(to) && rows % written == 0) {
-        constexpr int units = tile * tile / written, each = (units + threads - 1) / threads;
-#pragma unroll
-        for (int k = 0; k < each; ++k) {
-            const int unit = k * threads + threadIdx.x;
-            const int column = unit / (tile / written), row = unit % (tile / written) * written;
-            if (row < rows_left && column < columns_left) {
-                Pack<To, written> pack;
-#pragma unroll
-                for (int i = 0; i < written; ++i) {
-                    pack.of[i] = change(cells[row + i][column], first_row + row + i, first_column + column);
-                }
-                store_whole(to + column * rows + row, pack);
-            }
-        }
+    const auto changed = [&](From value, int row, int column) {
+        return row < rows_left ? change(value, first_row + row, first_column + column) : To(0.0f);
+    };
+    if (takes_packs<To, written>(to) && pitch % written == 0) {
+        write_tile<written, tile, threads>(to, target, cells, changed);
     } else {
-#pragma unroll 1
-        for (int unit = threadIdx.x; unit < tile * tile; unit += threads) {
-            const int column = unit / tile, row = unit % tile;
-            if (row < rows_left && column < columns_left) {
-                to[column * rows + row] = change(cells[row][column], first_row + row, first_column + column);
-            }
-        }
+        write_tile<1, tile, threads>(to, target, cells, changed);
     }
     __syncthreads();
 }
@@ -96,57 +103,75 @@ __device__ __forceinline__ source_t to_source(scalar_t value) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(input_block_size)
-    transpose_input(const scalar_t* __restrict__ x, source_t* __restrict__ to, unsigned* largest, long long samples,
-                    long long channels, long long pixels) {
-    if constexpr (transposes_input) {
-        const long long rows = channels_last ? channels : pixels, columns = channels_last ? pixels : channels;
-        const Tiles tiles(input_tile, samples, rows, columns);
-        for (long long number = blockIdx.x; number < tiles.all; number += gridDim.x) {
-            const long long sample = number / (tiles.across * tiles.down);
-            const long long row = number / tiles.across % tiles.down * input_tile;
-            const long long column = number % tiles.across * input_tile;
-            const long long start = sample * channels * pixels;
-            float mine = 0;
-            transpose_tile<input_tile, input_block_size, input_vector_bytes>(
-                x + start, to + start, rows, columns, row, column,
-                [&mine](scalar_t value) { mine = halves ? larger_of(mine, static_cast<float>(value)) : mine; },
-                [](scalar_t value, long long, long long) { return to_source(value); });
-            if constexpr (halves) {
-                note_largest<input_block_size>(mine, largest + sample);
-            }
+// Blocks from `block` of `blocks` on: x in the convolution's layout. Of each tile the largest value, where halves are made.
+__device__ __forceinline__ void transpose_input(const scalar_t* __restrict__ x, source_t* __restrict__ to,
+                                                unsigned* __restrict__ largest, long long samples, long long channels,
+                                                long long pixels, long long block, long long blocks) {
+    const long long rows = channels_last ? channels : pixels, columns = channels_last ? pixels : channels;
+    const long long pitch = im2col ? rounded_up(channels, channels_of_pitch) : rows;
+    const Tiles tiles(input_tile, samples, rows, columns);
+    for (long long number = block; number < tiles.all; number += blocks) {
+        const long long sample = number / (tiles.across * tiles.down);
+        const long long row = number / tiles.across % tiles.down * input_tile;
+        const long long column = number % tiles.across * input_tile;
+        float mine = 0;
+        transpose_tile<input_tile, input_block_size, input_vector_bytes>(
+            x + sample * rows * columns, to + sample * pitch * columns, rows, columns, pitch, row, column,
+            [&mine](scalar_t value) { mine = halves ? larger_of(mine, static_cast<float>(value)) : mine; },
+            [](scalar_t value, long long, long long) { return to_source(value); });
+        if constexpr (halves) {
+            note_largest<input_block_size>(mine, largest + number);
         }
     }
 }
 
-// x in its own layout, to half precision. A block's elements are of one sample.
-extern "C" __global__ void __launch_bounds__(input_block_size)
-    cast_input(const scalar_t* __restrict__ x, source_t* __restrict__ to, unsigned* largest, long long samples,
-               long long elements) {
-    if constexpr (casts_input) {
-        constexpr int width = width_of<scalar_t>(input_vector_bytes);
-        constexpr long long chunk = static_cast<long long>(input_block_size) * input_items * width;
-        const bool whole = takes_packs<scalar_t, width>(x) && takes_packs<source_t, width>(to) && elements % width == 0;
-        const long long chunks = (elements + chunk - 1) / chunk;
-        for (long long number = blockIdx.x; number < samples * chunks; number += gridDim.x) {
-            const long long sample = number / chunks;
-            float mine = 0;
+// The same in x's own layout, to half precision. A chunk's elements are of one sample.
+__device__ __forceinline__ void cast_input(const scalar_t* __restrict__ x, source_t* __restrict__ to,
+                                           unsigned* __restrict__ largest, long long samples, long long elements,
+                                           long long block, long long blocks) {
+    constexpr int width = width_of<scalar_t>(input_vector_bytes);
+    constexpr long long chunk = static_cast<long long>(input_block_size) * input_items * width;
+    const bool whole = takes_packs<scalar_t, width>(x) && takes_packs<source_t, width>(to) && elements % width == 0;
+    const long long chunks = (elements + chunk - 1) / chunk;
+    for (long long number = block; number < samples * chunks; number += blocks) {
+        const long long sample = number / chunks;
+        float mine = 0;
 #pragma unroll
-            for (int k = 0; k < input_items; ++k) {
-                const long long i = number % chunks * chunk + (k * input_block_size + threadIdx.x) * width;
-                if (i < elements) {
-                    const auto read = load_pack<width>(x + sample * elements + i, elements - i, whole);
-                    Pack<source_t, width> pack;
+        for (int k = 0; k < input_items; ++k) {
+            const long long i = number % chunks * chunk + (k * input_block_size + threadIdx.x) * width;
+            if (i < elements) {
+                const auto read = load_pack<width>(x + sample * elements + i, elements - i, whole);
+                Pack<source_t, width> pack;
 #pragma unroll
-                    for (int j = 0; j < width; ++j) {
-                        mine = larger_of(mine, static_cast<float>(read.of[j]));
-                        pack.of[j] = to_source(read.of[j]);
-                    }
-                    store_pack<width>(to + sample * elements + i, pack, elements - i, whole);
+                for (int j = 0; j < width; ++j) {
+                    mine = larger_of(mine, static_cast<float>(read.of[j]));
+                    pack.of[j] = to_source(read.of[j]);
                 }
+                store_pack<width>(to + sample * elements + i, pack, elements - i, whole);
             }
-            note_largest<input_block_size>(mine, largest + sample);
         }
+        note_largest<input_block_size>(mine, largest + number);
+    }
+}
+
+// The first blocks: the weight, one an output channel. The others: x. Either may be there already: no filters, or no samples.
+extern "C" __global__ void __launch_bounds__(input_block_size, 768 / input_block_size)
+    prepare(const scalar_t* __restrict__ weight, weight_t* __restrict__ to_weight, float* __restrict__ factors,
+            long long filters, int weight_channels_last, const scalar_t* __restrict__ x, source_t* __restrict__ to_x,
+            unsigned* __restrict__ largest, long long samples, long long channels, long long pixels) {
+    begin_launch();
+    let_next_begin();
+    if (blockIdx.x < filters) {
+        prepare_weight<input_block_size>(weight, to_weight, factors, filters, weight_channels_last != 0);
+        if constexpr (implicit && scales) {
+            for (long long i = blockIdx.x * input_block_size + threadIdx.x; i < samples; i += filters * input_block_size) {
+                largest[i] = 0;  // which the kernel finds
+            }
+        }
+    } else if constexpr (transposes_input) {
+        transpose_input(x, to_x, largest, samples, channels, pixels, blockIdx.x - filters, gridDim.x - filters);
+    } else if constexpr (casts_input) {
+        cast_input(x, to_x, largest, samples, channels * pixels, blockIdx.x - filters, gridDim.x - filters);
     }
 }
 
@@ -161,7 +186,7 @@ __device__ __forceinline__ void transpose_output_by_block(const product_t* __res
         for (long long number = blockIdx.x; number < tiles.all; number += gridDim.x) {
             const long long start = number / (tiles.across * tiles.down) * channels * pixels;
             transpose_tile<output_tile, output_block_size, output_vector_bytes>(
-                product + start, output + start, rows, columns, number / tiles.across % tiles.down * output_tile,
+                product + start, output + start, rows, columns, rows, number / tiles.across % tiles.down * output_tile,
                 number % tiles.across * output_tile, [](product_t) {},
                 [&epilogue, start, rows](product_t stored, long long row, long long column) {
                     const Channel channel = epilogue.of(channels_last ? column : row);

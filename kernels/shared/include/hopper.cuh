@@ -100,6 +100,21 @@ __device__ __forceinline__ void cluster_sync() {
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+// A number at the same place in the shared memory of a block of the cluster.
+__device__ __forceinline__ float ld_shared_cluster(const float* address, u32 block) {
+    float value;
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %1, %2;\n"
+        "ld.shared::cluster.f32 %0, [there];\n"
+        "}\n"
+        : "=f"(value)
+        : "r"(shared_address(address)), "r"(block)
+        : "memory");
+    return value;
+}
+
 // Four numbers to the same place in the shared memory of a block of the cluster, counted by the barrier of the same place there.
 __device__ __forceinline__ void st_async(float4* address, float4 value, u64* barrier, u32 block) {
     asm volatile(
@@ -150,6 +165,28 @@ __device__ __forceinline__ void cp_async_bulk_tensor(void* shared, const TensorM
             "%3, %4, %5, %6}], [%7], %8;" ::"r"(shared_address(shared)),
             "l"(&map), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]), "r"(from[4]), "r"(shared_address(barrier)),
             "h"(static_cast<unsigned short>((1 << blocks) - 1))
+            : "memory");
+    }
+}
+
+// What windows over images see at a place of theirs, pixel after pixel, each a row of channels: from the coordinates (channel,
+// column, row, depth, sample) of the first, `offset` (columns, rows, depth) further. With two sides there is no depth.
+template <int sides>
+__device__ __forceinline__ void cp_async_bulk_tensor_im2col(void* shared, const TensorMap& map, const int (&from)[5],
+                                                            const unsigned short (&offset)[3], u64* barrier) {
+    if constexpr (sides == 2) {
+        asm volatile(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+            "[%6], {%7, %8};" ::"r"(shared_address(shared)),
+            "l"(&map), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[4]), "r"(shared_address(barrier)), "h"(offset[0]),
+            "h"(offset[1])
+            : "memory");
+    } else {
+        asm volatile(
+            "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
+            "%6}], [%7], {%8, %9, %10};" ::"r"(shared_address(shared)),
+            "l"(&map), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]), "r"(from[4]), "r"(shared_address(barrier)),
+            "h"(offset[0]), "h"(offset[1]), "h"(offset[2])
             : "memory");
     }
 }

@@ -13,9 +13,12 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 along_k, u32 al
            static_cast<u64>(along_rows >> 4) << 32;
 }
 
-// One whose rows of 128 bytes lie one after the other, swizzled as the copy engine's CU_TENSOR_MAP_SWIZZLE_128B; the first is at
-// a multiple of 1024, and the next 32 bytes along K begin 32 further.
-__device__ __forceinline__ u64 wgmma_swizzled(u32 address) { return wgmma_descriptor(address, 16, 1024) | 1ull << 62; }
+// One whose rows of 128 bytes (or 64, or 32) lie one after the other, swizzled as the copy engine's CU_TENSOR_MAP_SWIZZLE_128B
+// (64B, 32B); the first is at a multiple of eight rows, and the next 32 bytes along K begin 32 further.
+template <int row_bytes = 128> __device__ __forceinline__ u64 wgmma_swizzled(u32 address) {
+    constexpr u64 mode = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
+    return wgmma_descriptor(address, 16, 8 * row_bytes) | mode << 62;
+}
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -41,6 +44,9 @@ template <int columns, typename T> struct Wgmma;
 #define TUNEBENCH_PTX_16 TUNEBENCH_PTX_10() "%10, %11, %12, %13, %14, %15"
 #define TUNEBENCH_PTX_32 TUNEBENCH_PTX_10() TUNEBENCH_PTX_10(1) TUNEBENCH_PTX_10(2) "%30, %31"
 #define TUNEBENCH_PTX_64 TUNEBENCH_PTX_60 "%60, %61, %62, %63"
+#define TUNEBENCH_PTX_80 TUNEBENCH_PTX_60 TUNEBENCH_PTX_10(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define TUNEBENCH_PTX_96 \
+    TUNEBENCH_PTX_60 TUNEBENCH_PTX_10(6) TUNEBENCH_PTX_10(7) TUNEBENCH_PTX_10(8) "%90, %91, %92, %93, %94, %95"
 #define TUNEBENCH_PTX_128 \
     TUNEBENCH_PTX_60 TUNEBENCH_PTX_10(6) TUNEBENCH_PTX_10(7) TUNEBENCH_PTX_10(8) TUNEBENCH_PTX_10(9) TUNEBENCH_PTX_10(10) \
     TUNEBENCH_PTX_10(11) "%120, %121, %122, %123, %124, %125, %126, %127"
@@ -55,6 +61,9 @@ template <int columns, typename T> struct Wgmma;
     TUNEBENCH_D_10(in, ), TUNEBENCH_D_10(in, 1), TUNEBENCH_D_10(in, 2), TUNEBENCH_D_10(in, 3), TUNEBENCH_D_10(in, 4), \
         TUNEBENCH_D_10(in, 5)
 #define TUNEBENCH_D_64(in) TUNEBENCH_D_60(in), TUNEBENCH_D_FOUR(in, 6, 0, 1, 2, 3)
+#define TUNEBENCH_D_80(in) TUNEBENCH_D_60(in), TUNEBENCH_D_10(in, 6), TUNEBENCH_D_10(in, 7)
+#define TUNEBENCH_D_96(in) \
+    TUNEBENCH_D_80(in), TUNEBENCH_D_10(in, 8), TUNEBENCH_D_FOUR(in, 9, 0, 1, 2, 3), in(d[94]), in(d[95])
 #define TUNEBENCH_D_128(in) \
     TUNEBENCH_D_60(in), TUNEBENCH_D_10(in, 6), TUNEBENCH_D_10(in, 7), TUNEBENCH_D_10(in, 8), TUNEBENCH_D_10(in, 9), \
         TUNEBENCH_D_10(in, 10), TUNEBENCH_D_10(in, 11), TUNEBENCH_D_FOUR(in, 12, 0, 1, 2, 3), TUNEBENCH_D_FOUR(in, 12, 4, 5, 6, 7)
@@ -92,6 +101,8 @@ template <int columns, typename T> struct Wgmma;
 TUNEBENCH_WGMMA_OF_HALVES(16, 8, "%8, %9", "%10")
 TUNEBENCH_WGMMA_OF_HALVES(32, 16, "%16, %17", "%18")
 TUNEBENCH_WGMMA_OF_HALVES(64, 32, "%32, %33", "%34")
+TUNEBENCH_WGMMA_OF_HALVES(160, 80, "%80, %81", "%82")
+TUNEBENCH_WGMMA_OF_HALVES(192, 96, "%96, %97", "%98")
 
 template <> struct Wgmma<128, half_t> {
     TUNEBENCH_WGMMA_128(float, "+f", "k16.f32.f16.f16", ", 1, 1, 0, 0")

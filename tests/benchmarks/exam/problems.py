@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tests.benchmarks.convolutions import convolutions
 from tests.benchmarks.coverage import LEVELS, Case, cases
+from tests.benchmarks.modules import DTYPES
 from torch.utils._pytree import tree_leaves
 
 from tunebench.studies.writing.new.write_new import write_new
@@ -91,6 +93,7 @@ def problems(checkout: Path | None, folder: Path, only: Sequence[str] = ()) -> l
         folder: where their kernels are, or are written.
         only: parts of names; nothing for all.
     """
-    found = [ExamProblem(case, folder) for case in cases(checkout)]
+    layers = [Case(f"convolutions in {dtype}", one.name, one.file(dtype)) for dtype in DTYPES for one in convolutions()]
+    found = [ExamProblem(case, folder) for case in (*cases(checkout), *layers)]
     random.Random(0).shuffle(found)
     return [one for one in found if not only or any(part in one.name for part in only)]

@@ -1,0 +1,178 @@
+"""The host's side of `conv_im2col.cuh`: the product of windows and filters that the copy engine lays out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tunebench.kernels.shared.images import Geometry, geometry_of_axes, sides_of
+from tunebench.tuner import constraints
+from tunebench.tuner.kernel import Plan, ceil_div
+from tunebench.tuner.problem import Problem
+from tunebench.tuner.space import Constraint, Tunable
+from tunebench.tuner.tensor_map import MapLayout, Windows
+
+IM2COL = "im2col"
+"""The value of `convolution`."""
+
+_TILE_PIXELS = 128
+_FILTERS_OF_MAP = 32
+_CHANNELS_OF_PITCH = 8
+IM2COL_THREADS = 288
+_STATIC_BYTES = 8192
+"""Bytes of shared memory beside the pipeline's, at most: what the tile's channels have."""
+_SHARED_BYTES = 227 << 10
+"""What a multiprocessor of Hopper has for its blocks."""
+_RESIDENT = {64: 3, 128: 2}
+"""Blocks of so many columns that a multiprocessor has registers for; else one."""
+_CORNERS = {2: (-128, 127), 3: (-16, 15)}
+"""Where the copy engine's windows may begin outside of images with so many sides."""
+_MOST_STEPS = 8
+
+
+def is_im2col(convolution: str) -> bool:
+    """Return whether the copy engine lays the windows out."""
+    return convolution == IM2COL
+
+
+class _Grid(NamedTuple):
+    """The windows of a convolution, or of a phase of a transposed one: how many there are by sides, and their corners.
+
+    Attributes:
+        phases: of a transposed convolution; else 1.
+        reach: the farthest place of a window from its first, by sides.
+    """
+
+    sizes: tuple[int, ...]
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+    reach: tuple[int, ...]
+    phases: int
+
+
+def _grid(axes: Mapping[str, int]) -> _Grid:
+    geometry = geometry_of_axes(axes)
+    sizes = [axes[name] for name in sides_of(axes)]
+    outputs = geometry.output(*sizes)
+    each = [_side(geometry, number, sizes[number], outputs[number]) for number in range(len(sizes))]
+    phases = math.prod(geometry.stride) if geometry.transposed else 1
+    return _Grid(*zip(*each, strict=True), phases)
+
+
+def _side(geometry: Geometry, number: int, size: int, output: int) -> tuple[int, int, int, int, int]:
+    """Return the windows along a side: how many, their corners, the step, and their reach."""
+    stride, before = geometry.stride[number], geometry.padding[number] // 2
+    reach = (geometry.kernel[number] - 1) * geometry.dilation[number]
+    if not geometry.transposed:
+        return output, -before, (output - 1) * stride + 1 - size - before, stride, reach
+    count, lowest = ceil_div(output, stride), -((reach - before) // stride)
+    return count, lowest, count + lowest - size, 1, ceil_div(before, stride) - lowest
+
+
+def pixel_pitch(channels: int) -> int:
+    """Return the elements from one pixel to the next."""
+    return ceil_div(channels, _CHANNELS_OF_PITCH) * _CHANNELS_OF_PITCH
+
+
+def _copied_channels(axes: Mapping[str, int]) -> int:
+    """Return the channels of one copy, the most that waste least."""
+    channels = axes["in_channels"] // axes.get("groups", 1)
+    return min((64, 32, 16), key=lambda copied: ceil_div(channels, copied) * copied)
+
+
+def _copy_engine_reads(convolution: str, problem: Problem) -> bool:
+    """Return whether pixels begin at multiples of 16 bytes, copies hold one group, and windows are within reach."""
+    if not is_im2col(convolution):
+        return True
+    axes, grid = problem.axes, _grid(problem.axes)
+    least, most = _CORNERS[len(grid.sizes)]
+    groups = axes.get("groups", 1)
+    # What the pass lays out anew has any number of channels.
+    whole = axes["in_channels"] % _CHANNELS_OF_PITCH == 0 or problem.options["input"] == "nchw"
+    whole = whole and (groups == 1 or axes["in_channels"] // groups % 16 == 0)
+    in_reach = min((*grid.lower, *grid.upper)) >= least and max((*grid.lower, *grid.upper)) <= most
+    return whole and in_reach and max(grid.reach) < most - least + 1 and max(grid.steps) <= _MOST_STEPS
+
+
+def _shared_bytes(product_columns: int, product_stages: int) -> int:
+    return product_stages * ((_TILE_PIXELS + product_columns) * 128 + 16)
+
+
+def _columns_are_divided(product_columns: int, product_cluster: int, product_slices: int) -> bool:
+    """Return whether the blocks of a cluster share the filters or the sum, each with whole groups of filters."""
+    blocks = product_cluster * product_slices
+    return min(product_cluster, product_slices) == 1 and product_columns % (blocks * _FILTERS_OF_MAP) == 0
+
+
+TUNABLES = (
+    Tunable("product_columns", (64, 128, 160, 192, 256), default=128, when=is_im2col),
+    Tunable("product_stages", (3, 4, 6, 8), default=6, when=is_im2col),
+    Tunable("product_cluster", (1, 2), when=is_im2col),
+    Tunable("product_slices", (1, 2, 4, 8), when=is_im2col),
+)
+CONSTRAINTS = (
+    # Warpgroup products are Hopper's.
+    constraints.needs("convolution", IM2COL, dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)),
+    Constraint("the_copy_engine_reads_windows", _copy_engine_reads),
+    Constraint("clusters_divide_filters", _columns_are_divided),
+    constraints.shared_memory_fits(
+        lambda product_columns, product_stages: _shared_bytes(product_columns, product_stages) + _STATIC_BYTES
+    ),
+)
+
+
+class Im2colLaunch(NamedTuple):
+    """The launch for a problem, and how the copy engine reads its operands."""
+
+    x: MapLayout
+    filters: MapLayout
+    blocks: int
+    shared: int
+
+
+def rows_of_filters(axes: Mapping[str, int]) -> tuple[int, int]:
+    """Return how many rows the filters have as the copy engine reads them, each with how many elements."""
+    groups, copied = axes.get("groups", 1), _copied_channels(axes)
+    rows = groups * ceil_div(axes["out_channels"] // groups, _FILTERS_OF_MAP) * _FILTERS_OF_MAP
+    channels = ceil_div(axes["in_channels"] // groups, copied) * copied
+    return rows, math.prod(geometry_of_axes(axes).kernel) * channels
+
+
+def im2col_launch(plan: Plan) -> Im2colLaunch:
+    """Return the launch of a plan."""
+    axes, grid, copied = plan.problem.axes, _grid(plan.problem.axes), _copied_channels(plan.problem.axes)
+    columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
+    groups, channels = axes.get("groups", 1), axes["in_channels"]
+    sizes = [axes[name] for name in sides_of(axes)]
+    strides = [2 * pixel_pitch(channels)]
+    for size in reversed(sizes):
+        strides.append(strides[-1] * size)
+    reverse = [tuple(reversed(each)) for each in (grid.lower, grid.upper, grid.steps)]
+    rows, depth = rows_of_filters(axes)
+    tiles = ceil_div(axes["out_channels"] // groups, columns) * groups * grid.phases
+    tiles *= ceil_div(axes["batch"] * math.prod(grid.sizes), _TILE_PIXELS * cluster)
+    slices, shared = plan.integer("product_slices"), _shared_bytes(columns, plan.integer("product_stages"))
+    resident = min(_RESIDENT.get(columns, 1), _SHARED_BYTES // (shared + _STATIC_BYTES))
+    at_once = tiles if slices > 1 else max(1, plan.device.multiprocessors * resident // cluster)
+    return Im2colLaunch(
+        x=MapLayout(
+            2,
+            (pixel_pitch(channels), *reversed(sizes), axes["batch"]),
+            tuple(strides),
+            (copied, _TILE_PIXELS),
+            2 * copied,
+            Windows(*reverse),
+        ),
+        # Rows 8 · q + 2 · i + p of each 32, in the order of i, q and p.
+        filters=MapLayout(
+            2,
+            (depth, 2, 4, 4, rows // _FILTERS_OF_MAP),
+            (2 * depth, 16 * depth, 4 * depth, 2 * _FILTERS_OF_MAP * depth),
+            (copied, 2, 4, 4, columns // cluster // _FILTERS_OF_MAP),
+            2 * copied,
+        ),
+        blocks=min(tiles, at_once) * cluster * slices,
+        shared=shared,
+    )

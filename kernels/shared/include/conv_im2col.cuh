@@ -1,0 +1,376 @@
+// The product of windows and filters whose windows the copy engine lays out as the rows of a matrix (its im2col mode), on
+// Hopper: any stride, dilation and groups, two sides or three, transposed ones too. Part of conv.cuh.
+//
+// The images are there in a half type, channels-last. A tile is 128 pixels of the output by `product_columns` filters of a
+// group, summed over the places of the window, and at each over the channels; a stage of the pipeline has 64 products of that
+// sum, in copies of so many channels as the group's are a multiple of. Outside of the images the copy engine finds zeros, and
+// behind the last channel, which is what fills the last stage up. One warp brings, two warpgroups multiply 64 pixels each.
+//
+// A transposed convolution is several, one for each place of an output within a stride (its phase): of the window's places
+// some are its own, and it goes over the images in steps of 1. No zeros are multiplied.
+//
+// product_cluster   blocks that have neighbouring pixels and share what they read of the filters
+// product_slices    blocks that have a part of the sum each, where tiles are few; each finishes a part of the filters
+#pragma once
+
+#include "wgmma.cuh"
+
+constexpr int im2col_multipliers = 256;
+constexpr int im2col_threads = im2col_multipliers + 32;
+constexpr int im2col_blocks = product_columns <= 64 ? 3 : product_columns <= 128 ? 2 : 1;  // Of a multiprocessor.
+constexpr int im2col_cluster = im2col ? product_cluster * product_slices : 1;
+
+#if TUNEBENCH_HOPPER
+
+constexpr int tile_pixels = 128;
+constexpr int copies_of_stage = 64 / copied_channels;
+constexpr int copied_bytes = copied_channels * 2;  // Of one row.
+constexpr int channel_copies = static_cast<int>(rounded_up(in_channels / groups, copied_channels)) / copied_channels;
+constexpr int window_stage_bytes = tile_pixels * 128, im2col_stage_bytes = window_stage_bytes + product_columns * 128;
+
+__device__ constexpr long long divided_up(long long number, long long by) {
+    return number > 0 ? (number + by - 1) / by : -(-number / by);
+}
+constexpr long long common_divisor(long long a, long long b) { return b == 0 ? a : common_divisor(b, a % b); }
+
+// The places of the window along a side that the outputs of a phase have.
+template <long long kernel, long long stride, long long padding, long long dilation> struct Places {
+    static constexpr int step = transposed ? static_cast<int>(stride / common_divisor(stride, dilation)) : 1;
+    // From one tile's pixel to the next in the image, and from a pixel's number to the first that any window sees.
+    static constexpr int stride_of_pixels = transposed ? 1 : static_cast<int>(stride);
+    static constexpr int lowest =
+        static_cast<int>(transposed ? divided_up(padding / 2 - (kernel - 1) * dilation, stride) : -(padding / 2));
+    int phase;
+    int first = 0, count = static_cast<int>(kernel);
+
+    __device__ __forceinline__ explicit Places(int phase) : phase(phase) {
+        if constexpr (transposed) {
+            while (first < step && seen(first) % stride != 0) {
+                ++first;
+            }
+            count = first < step && first < kernel ? (static_cast<int>(kernel) - first + step - 1) / step : 0;
+        }
+    }
+    __device__ __forceinline__ int place(int number) const { return first + number * step; }
+    __device__ __forceinline__ unsigned short offset(int number) const {
+        const long long along = place(number) * dilation;
+        return static_cast<unsigned short>(transposed ? seen(place(number)) / stride - lowest : along);
+    }
+
+  private:
+    __device__ __forceinline__ long long seen(int place) const { return phase + padding / 2 - place * dilation; }
+};
+using PlacesOfDepth = Places<kernel_depth, stride_depth, padding_depth, dilation_depth>;
+using PlacesOfHeight = Places<kernel_height, stride_height, padding_height, dilation_height>;
+using PlacesOfWidth = Places<kernel_width, stride_width, padding_width, dilation_width>;
+
+// The sides of images, each within 32 bits.
+struct Extent {
+    int depth, height, width;
+
+    __device__ __forceinline__ long long pixels() const { return static_cast<long long>(depth) * height * width; }
+    // Of a pixel by its number.
+    __device__ __forceinline__ Extent at(long long number) const {
+        const Division row(number, width, pixels() < (1ll << 32));
+        const Division plane(row.quotient, height, pixels() < (1ll << 32));
+        return {static_cast<int>(plane.quotient), static_cast<int>(plane.rest), static_cast<int>(row.rest)};
+    }
+};
+
+// What a block works on: pixels from a first on, of the outputs of its phase, and filters of a group.
+struct WindowTile {
+    Extent out, grid, phase;  // The sides of the output, of the outputs of a phase, and where in a stride these stand.
+    long long pixels, pixel;
+    int group, filter;
+    // `number` counts what a cluster works on at once.
+    __device__ __forceinline__ WindowTile(long long number, const ShapeOfSides& shape, u32 rank) : phase{0, 0, 0} {
+        const Sides sides = output_of(shape);
+        out = {static_cast<int>(sides.depth), static_cast<int>(sides.height), static_cast<int>(sides.width)};
+        grid = out;
+        if constexpr (transposed) {
+            grid = {static_cast<int>(divided_up(out.depth, stride_depth)),
+                    static_cast<int>(divided_up(out.height, stride_height)),
+                    static_cast<int>(divided_up(out.width, stride_width))};
+        }
+        pixels = shape.samples * grid.pixels();
+        const long long filter_tiles = divided_up(shape.out_channels / groups, product_columns), across = tiles_across();
+        filter = static_cast<int>(number % filter_tiles) * product_columns;
+        number /= filter_tiles;
+        pixel = (number % across * product_cluster + rank % product_cluster) * tile_pixels;
+        number /= across;
+        group = static_cast<int>(number % groups);
+        if constexpr (transposed) {
+            phase = Extent{stride_depth, stride_height, stride_width}.at(number / groups);
+        }
+    }
+    __device__ __forceinline__ long long count(const ShapeOfSides& shape) const {
+        const long long phases = transposed ? stride_depth * stride_height * stride_width : 1;
+        return phases * groups * tiles_across() * divided_up(shape.out_channels / groups, product_columns);
+    }
+    __device__ __forceinline__ Division sample_of(long long number) const {
+        return Division(number, grid.pixels(), pixels < (1ll << 32));
+    }
+    // Where in the output one of a sample's pixels stands; not within it where the last stride is no whole one.
+    __device__ __forceinline__ Extent at(long long number) const {
+        const Extent in_grid = grid.at(number);
+        if constexpr (transposed) {
+            return {static_cast<int>(in_grid.depth * stride_depth) + phase.depth,
+                    static_cast<int>(in_grid.height * stride_height) + phase.height,
+                    static_cast<int>(in_grid.width * stride_width) + phase.width};
+        }
+        return in_grid;
+    }
+
+  private:
+    __device__ __forceinline__ long long tiles_across() const {
+        return divided_up(pixels, tile_pixels * product_cluster);
+    }
+};
+
+// The stages of the sum that a block has.
+struct StagesOfSum {
+    int from, to;
+    __device__ __forceinline__ StagesOfSum(int places, u32 slice) {
+        const int stages = (places * channel_copies + copies_of_stage - 1) / copies_of_stage;
+        from = stages * static_cast<int>(slice) / product_slices;
+        to = stages * static_cast<int>(slice + 1) / product_slices;
+    }
+};
+
+using Im2colPosition = RingPosition<product_stages>;
+
+// One thread: the stages of a tile.
+__device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, u64* empty, Im2colPosition& position,
+                                              const TensorMap& x, const TensorMap& filters, const WindowTile& tile,
+                                              long long filters_of_group, u32 rank) {
+    const PlacesOfDepth depth(tile.phase.depth);
+    const PlacesOfHeight height(tile.phase.height);
+    const PlacesOfWidth width(tile.phase.width);
+    const int places = depth.count * height.count * width.count;
+    const StagesOfSum stages(places, rank / product_cluster);
+    const Division sample = tile.sample_of(tile.pixel);
+    const Extent first = tile.grid.at(sample.rest);
+    int from[5] = {0, first.width * PlacesOfWidth::stride_of_pixels + PlacesOfWidth::lowest,
+                   first.height * PlacesOfHeight::stride_of_pixels + PlacesOfHeight::lowest,
+                   first.depth * PlacesOfDepth::stride_of_pixels + PlacesOfDepth::lowest, static_cast<int>(sample.quotient)};
+    constexpr int share = product_columns / product_cluster;
+    const int own_row = static_cast<int>(rank % product_cluster) * share;
+    const int filter_group =
+        static_cast<int>((tile.group * rounded_up(filters_of_group, filters_of_map) + tile.filter + own_row) / filters_of_map);
+    for (int stage = stages.from; stage < stages.to; ++stage) {
+        mbarrier_wait(empty + position.slot, position.parity ^ 1);
+        u64* const barrier = full + position.slot;
+        unsigned char* const target = shared + position.slot * im2col_stage_bytes;
+        mbarrier_arrive_expect_tx(barrier, im2col_stage_bytes);
+#pragma unroll
+        for (int copy = 0; copy < copies_of_stage; ++copy) {
+            const int product = stage * copies_of_stage + copy, place = product / channel_copies;
+            const int channel = product % channel_copies * copied_channels;
+            int line = static_cast<int>(kernel_depth * kernel_height * kernel_width) * channel_copies * copied_channels;
+            unsigned short offset[3] = {0, 0, 0};
+            from[0] = static_cast<int>(rounded_up(in_channels, channels_of_pitch));  // behind the last: zeros
+            if (place < places) {
+                const int of_width = place % width.count, of_height = place / width.count % height.count;
+                const int of_depth = place / (width.count * height.count);
+                offset[0] = width.offset(of_width);
+                offset[1] = height.offset(of_height);
+                offset[2] = depth.offset(of_depth);
+                const int row = depth.place(of_depth) * static_cast<int>(kernel_height) + height.place(of_height);
+                line = (row * static_cast<int>(kernel_width) + width.place(of_width)) * channel_copies * copied_channels + channel;
+                from[0] = static_cast<int>(tile.group * (in_channels / groups)) + channel;
+            }
+            cp_async_bulk_tensor_im2col<sides>(target + copy * tile_pixels * copied_bytes, x, from, offset, barrier);
+            unsigned char* const of_filters = target + window_stage_bytes + (copy * product_columns + own_row) * copied_bytes;
+            cp_async_bulk_tensor<product_cluster>(of_filters, filters, {line, 0, 0, 0, filter_group}, barrier);
+        }
+        position.advance();
+    }
+}
+
+// Values of two pixels, a thread's first and the one 8 below, to the output. Of each 32 filters a thread has eight neighbours.
+template <int columns>
+__device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], const WindowTile& tile, long long filter,
+                                               long long filters_of_group, const Channel* of_channels,
+                                               scalar_t* __restrict__ output, const ShapeOfSides& shape,
+                                               const Epilogue& epilogue) {
+    constexpr int run = 8;
+    const long long filters = shape.out_channels, pixels = tile.out.pixels();
+    const long long first = tile.pixel + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const bool whole_packs = filters % run == 0 && takes_packs<scalar_t, run>(output) && epilogue.takes_elements<run>();
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+        const long long number = first + 8 * below;
+        if (number >= tile.pixels) {
+            continue;
+        }
+        const Division sample = tile.sample_of(number);
+        const Extent at = tile.at(sample.rest);
+        if (transposed && (at.depth >= tile.out.depth || at.height >= tile.out.height || at.width >= tile.out.width)) {
+            continue;
+        }
+        const long long pixel =
+            (static_cast<long long>(at.depth) * tile.out.height + at.height) * tile.out.width + at.width;
+#pragma unroll
+        for (int begin = 0; begin < columns; begin += filters_of_map) {
+            const int column = begin + threadIdx.x % 4 * run;
+            const long long left = filters_of_group - filter - column;
+            const long long place =
+                offset_of(sample.quotient, tile.group * filters_of_group + filter + column, pixel, filters, pixels, output_last);
+            const auto finished = [&](int i, const Element& element) {
+                const Channel& channel = of_channels[column + i];
+                const float value = sum[begin / 2 + i / 2 * 4 + 2 * below + i % 2];
+                return scalar_t(epilogue(value * channel.scale, channel, element));
+            };
+            if constexpr (output_last) {
+                const bool whole = whole_packs && left >= run;
+                Element elements[run];
+                elements_at(elements, epilogue, place, left, whole);
+                Pack<scalar_t, run> pack;
+#pragma unroll
+                for (int i = 0; i < run; ++i) {
+                    pack.of[i] = finished(i, elements[i]);
+                }
+                store_pack(output + place, pack, left, whole);
+            } else {
+#pragma unroll
+                for (int i = 0; i < run; ++i) {
+                    if (i < left) {
+                        output[place + i * pixels] = finished(i, epilogue.at(place + i * pixels));
+                    }
+                }
+            }
+        }
+    }
+}
+
+// The sums of all slices, of this block's part of the columns. All multipliers; the block's other warp meets them in
+// `cluster_sync`, here and once more before the block ends.
+__device__ __forceinline__ void add_slices(const float (&sum)[product_columns / 2], unsigned char* shared, u32 slice,
+                                           float (&mine)[product_columns / 2 / product_slices]) {
+    float* const parts = reinterpret_cast<float*>(shared) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < product_columns / 2; ++i) {
+        parts[i * im2col_multipliers] = sum[i];
+    }
+    cluster_sync();
+    constexpr int own = product_columns / 2 / product_slices;
+#pragma unroll
+    for (int i = 0; i < own; ++i) {
+        const float* const part = parts + (slice * own + i) * im2col_multipliers;
+        mine[i] = ld_shared_cluster(part, 0);
+#pragma unroll
+        for (u32 other = 1; other < product_slices; ++other) {
+            mine[i] += ld_shared_cluster(part, other);
+        }
+    }
+}
+
+// All multipliers: a tile. `of_channels` is not read any more by whom has not come to the next one's.
+__device__ __forceinline__ void multiply_windows(unsigned char* shared, u64* full, u64* empty, Im2colPosition& position,
+                                                 Channel* of_channels, const WindowTile& tile, long long filters_of_group,
+                                                 scalar_t* __restrict__ output, const ShapeOfSides& shape, u32 rank,
+                                                 const Epilogue& epilogue) {
+    using Product = Wgmma<product_columns, multiplied_t>;
+    if (threadIdx.x < product_columns && tile.filter + threadIdx.x < filters_of_group) {
+        of_channels[threadIdx.x] = epilogue.of(tile.group * filters_of_group + tile.filter + threadIdx.x);
+    }
+    const int places = PlacesOfDepth(tile.phase.depth).count * PlacesOfHeight(tile.phase.height).count *
+                       PlacesOfWidth(tile.phase.width).count;
+    const StagesOfSum stages(places, rank / product_cluster);
+    const u32 x_base = shared_address(shared) + threadIdx.x / 128 * (64 * copied_bytes);
+    const u32 filters_base = shared_address(shared) + window_stage_bytes;
+    int previous = -1;
+    const auto release_previous = [&] {  // All blocks that share may fill it again.
+        if (previous >= 0 && threadIdx.x % 32 < product_cluster) {
+            mbarrier_arrive_remote(empty + previous, rank / product_cluster * product_cluster + threadIdx.x % 32);
+        }
+    };
+    float sum[product_columns / 2];
+    if (stages.from == stages.to) {
+#pragma unroll
+        for (int i = 0; i < product_columns / 2; ++i) {
+            sum[i] = 0.0f;
+        }
+    }
+    for (int stage = stages.from; stage < stages.to; ++stage) {
+        mbarrier_wait(full + position.slot, position.parity);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+            constexpr int steps_of_copy = copied_channels / 16;
+            const u32 place = position.slot * im2col_stage_bytes + step % steps_of_copy * 32;
+            const u32 copy = step / steps_of_copy;
+            Product::run(sum, wgmma_swizzled<copied_bytes>(x_base + place + copy * tile_pixels * copied_bytes),
+                         wgmma_swizzled<copied_bytes>(filters_base + place + copy * product_columns * copied_bytes),
+                         stage > stages.from || step > 0);
+        }
+        wgmma_commit();
+        wgmma_wait<1>();
+        release_previous();
+        previous = position.slot;
+        position.advance();
+    }
+    wgmma_wait<0>();
+    release_previous();
+    bar_sync(1, im2col_multipliers);  // What the filters' channels have is there, and no stage is read any more.
+    if constexpr (product_slices == 1) {
+        finish_windows<product_columns>(sum, tile, tile.filter, filters_of_group, of_channels, output, shape, epilogue);
+    } else {
+        constexpr int columns = product_columns / product_slices;
+        const u32 slice = rank / product_cluster;
+        float mine[columns / 2];
+        add_slices(sum, shared, slice, mine);
+        finish_windows<columns>(mine, tile, tile.filter + slice * columns, filters_of_group, of_channels + slice * columns,
+                                output, shape, epilogue);
+    }
+}
+
+#endif  // TUNEBENCH_HOPPER
+
+__device__ __forceinline__ void im2col_by_block(const TensorMap& x, const TensorMap& filters, scalar_t* __restrict__ output,
+                                                const ShapeOfSides& shape, const Epilogue& epilogue) {
+#if TUNEBENCH_HOPPER
+    if constexpr (im2col) {
+        extern __shared__ __align__(1024) unsigned char swizzled[];
+        u64* const full = reinterpret_cast<u64*>(swizzled + product_stages * im2col_stage_bytes);
+        u64* const empty = full + product_stages;
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < product_stages; ++i) {
+                mbarrier_init(full + i, 1);
+                mbarrier_init(empty + i, im2col_multipliers / 32 * product_cluster);
+            }
+            fence_mbarrier_init();
+        }
+        const u32 rank = im2col_cluster == 1 ? 0 : cluster_ctarank();
+        cluster_sync();
+        begin_launch();
+        let_next_begin();
+        __shared__ Channel of_channels[2][product_columns];  // Of one tile while the last is finished.
+        const long long filters_of_group = shape.out_channels / groups;
+        const long long first = blockIdx.x / im2col_cluster, clusters = gridDim.x / im2col_cluster;
+        const long long tiles = WindowTile(first, shape, rank).count(shape);
+        Im2colPosition position;
+        if (threadIdx.x < im2col_multipliers) {
+            int turn = 0;
+            for (long long number = first; number < tiles; number += clusters) {
+                const WindowTile tile(number, shape, rank);
+                multiply_windows(swizzled, full, empty, position, of_channels[turn], tile, filters_of_group, output, shape,
+                                 rank, epilogue);
+                turn ^= 1;
+            }
+        } else {
+            for (long long number = first; threadIdx.x == im2col_multipliers && number < tiles; number += clusters) {
+                const WindowTile tile(number, shape, rank);
+                bring_windows(swizzled, full, empty, position, x, filters, tile, filters_of_group, rank);
+            }
+            __syncwarp();
+            if constexpr (product_slices > 1) {
+                cluster_sync();  // add_slices: there a block has one tile
+            }
+        }
+        if constexpr (im2col_cluster > 1) {
+            cluster_sync();  // A block must not end while others still send to it, or read from it.
+        }
+    }
+#endif
+}
