@@ -36,39 +36,38 @@ def is_im2col(convolution: str) -> bool:
     return convolution == IM2COL
 
 
-class _Grid(NamedTuple):
-    """The windows of a convolution, or of a phase of a transposed one: how many there are by sides, and their corners.
+class _Side(NamedTuple):
+    """The windows along a side of the images, those of a phase where the convolution is transposed.
 
     Attributes:
-        phases: of a transposed convolution; else 1.
-        reach: the farthest place of a window from its first, by sides.
+        number: of windows.
+        lower, upper: where the first begins, and the last, from the image's last element on.
+        step: from one to the next.
+        reach: the farthest place of a window from its first.
     """
 
-    sizes: tuple[int, ...]
-    lower: tuple[int, ...]
-    upper: tuple[int, ...]
-    steps: tuple[int, ...]
-    reach: tuple[int, ...]
-    phases: int
+    number: int
+    lower: int
+    upper: int
+    step: int
+    reach: int
 
 
-def _grid(axes: Mapping[str, int]) -> _Grid:
+def _windows(axes: Mapping[str, int]) -> list[_Side]:
+    """Return the windows along each side of the images."""
     geometry = geometry_of_axes(axes)
     sizes = [axes[name] for name in sides_of(axes)]
-    outputs = geometry.output(*sizes)
-    each = [_side(geometry, number, sizes[number], outputs[number]) for number in range(len(sizes))]
-    phases = math.prod(geometry.stride) if geometry.transposed else 1
-    return _Grid(*zip(*each, strict=True), phases)
+    sides = enumerate(zip(sizes, geometry.output(*sizes), strict=True))
+    return [_side(geometry, number, size, output) for number, (size, output) in sides]
 
 
-def _side(geometry: Geometry, number: int, size: int, output: int) -> tuple[int, int, int, int, int]:
-    """Return the windows along a side: how many, their corners, the step, and their reach."""
+def _side(geometry: Geometry, number: int, size: int, output: int) -> _Side:
     stride, before = geometry.stride[number], geometry.padding[number] // 2
     reach = (geometry.kernel[number] - 1) * geometry.dilation[number]
     if not geometry.transposed:
-        return output, -before, (output - 1) * stride + 1 - size - before, stride, reach
+        return _Side(output, -before, (output - 1) * stride + 1 - size - before, stride, reach)
     count, lowest = ceil_div(output, stride), -((reach - before) // stride)
-    return count, lowest, count + lowest - size, 1, ceil_div(before, stride) - lowest
+    return _Side(count, lowest, count + lowest - size, 1, ceil_div(before, stride) - lowest)
 
 
 def pixel_pitch(channels: int) -> int:
@@ -86,14 +85,15 @@ def _copy_engine_reads(convolution: str, problem: Problem) -> bool:
     """Return whether pixels begin at multiples of 16 bytes, copies hold one group, and windows are within reach."""
     if not is_im2col(convolution):
         return True
-    axes, grid = problem.axes, _grid(problem.axes)
-    least, most = _CORNERS[len(grid.sizes)]
+    axes, sides = problem.axes, _windows(problem.axes)
+    least, most = _CORNERS[len(sides)]
     groups = axes.get("groups", 1)
     # What the pass lays out anew has any number of channels.
     whole = axes["in_channels"] % _CHANNELS_OF_PITCH == 0 or problem.options["input"] == "nchw"
     whole = whole and (groups == 1 or axes["in_channels"] // groups % 16 == 0)
-    in_reach = min((*grid.lower, *grid.upper)) >= least and max((*grid.lower, *grid.upper)) <= most
-    return whole and in_reach and max(grid.reach) < most - least + 1 and max(grid.steps) <= _MOST_STEPS
+    begins = [begin for side in sides for begin in (side.lower, side.upper)]
+    reaches = all(side.reach <= most - least and side.step <= _MOST_STEPS for side in sides)
+    return whole and reaches and least <= min(begins) and max(begins) <= most
 
 
 def _shared_bytes(product_columns: int, product_stages: int) -> int:
@@ -142,17 +142,20 @@ def rows_of_filters(axes: Mapping[str, int]) -> tuple[int, int]:
 
 def im2col_launch(plan: Plan) -> Im2colLaunch:
     """Return the launch of a plan."""
-    axes, grid, copied = plan.problem.axes, _grid(plan.problem.axes), _copied_channels(plan.problem.axes)
+    axes, sides, copied = plan.problem.axes, _windows(plan.problem.axes), _copied_channels(plan.problem.axes)
     columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
     groups, channels = axes.get("groups", 1), axes["in_channels"]
     sizes = [axes[name] for name in sides_of(axes)]
     strides = [2 * pixel_pitch(channels)]
     for size in reversed(sizes):
         strides.append(strides[-1] * size)
-    reverse = [tuple(reversed(each)) for each in (grid.lower, grid.upper, grid.steps)]
+    inner = sides[::-1]
+    windows = Windows(*(tuple(getattr(side, name) for side in inner) for name in ("lower", "upper", "step")))
     rows, depth = rows_of_filters(axes)
-    tiles = ceil_div(axes["out_channels"] // groups, columns) * groups * grid.phases
-    tiles *= ceil_div(axes["batch"] * math.prod(grid.sizes), _TILE_PIXELS * cluster)
+    geometry = geometry_of_axes(axes)
+    phases = math.prod(geometry.stride) if geometry.transposed else 1
+    tiles = phases * groups * ceil_div(axes["out_channels"] // groups, columns)
+    tiles *= ceil_div(axes["batch"] * math.prod(side.number for side in sides), _TILE_PIXELS * cluster)
     slices, shared = plan.integer("product_slices"), _shared_bytes(columns, plan.integer("product_stages"))
     resident = min(_RESIDENT.get(columns, 1), _SHARED_BYTES // (shared + _STATIC_BYTES))
     at_once = tiles if slices > 1 else max(1, plan.device.multiprocessors * resident // cluster)
@@ -163,7 +166,7 @@ def im2col_launch(plan: Plan) -> Im2colLaunch:
             tuple(strides),
             (copied, _TILE_PIXELS),
             2 * copied,
-            Windows(*reverse),
+            windows,
         ),
         # Rows 8 · q + 2 · i + p of each 32, in the order of i, q and p.
         filters=MapLayout(

@@ -12,6 +12,7 @@ from tunebench.kernels.blocks.conv_im2col import IM2COL, IM2COL_THREADS, im2col_
 from tunebench.kernels.blocks.conv_space import HALF_WEIGHT, TILE_COLUMNS, TILE_FILTERS, implicit_shared_bytes
 from tunebench.kernels.shared import REPAIR_THREADS
 from tunebench.kernels.shared.images import geometry_of_axes, layout_of, memory_format, sides_of
+from tunebench.tuner.build import Argument
 from tunebench.tuner.device import MOST_BLOCKS
 from tunebench.tuner.kernel import Plan, ceil_div
 from tunebench.tuner.tensor_map import TensorMap
@@ -37,7 +38,7 @@ class Behind(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """What a convolution multiplies, in its own layouts and types.
+    """The operands of a convolution, in its own layouts and types.
 
     Attributes:
         factors: what undoes the scales of half precision, of each output channel; None where nothing is scaled.
@@ -61,7 +62,10 @@ def prepared(plan: Plan, x: torch.Tensor, weight: torch.Tensor) -> Operands:
     elif convolution == IM2COL and not _is_aligned(x):
         source = x.clone()
     if convolution not in HALF_WEIGHT:
-        filters, halves = 0, weight.contiguous(memory_format=memory_format(str(plan["convolution_layout"]), weight.dim()))
+        filters, halves = (
+            0,
+            weight.contiguous(memory_format=memory_format(str(plan["convolution_layout"]), weight.dim())),
+        )
     elif not scales and plan.once(_is_as_copied, weight.shape, weight.stride()) and _is_aligned(weight):
         filters, halves = 0, weight
     else:
@@ -97,7 +101,9 @@ def _empty_input(plan: Plan, x: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
     """Return memory for x in the convolution's layout."""
     if plan["convolution"] == IM2COL:
         return torch.empty((x.shape[0], *x.shape[2:], pixel_pitch(x.shape[1])), dtype=dtype, device=x.device)
-    return torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=memory_format(str(plan["convolution_layout"]), x.dim()))
+    return torch.empty(
+        x.shape, dtype=dtype, device=x.device, memory_format=memory_format(str(plan["convolution_layout"]), x.dim())
+    )
 
 
 def _empty_filters(plan: Plan, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -148,9 +154,10 @@ def implicit_gemm(plan: Plan, operands: Operands, behind: Behind) -> torch.Tenso
     """Run the whole model in one kernel."""
     blocks, shared = plan.once(_implicit_geometry)
     output, sizes = _empty_output(plan, operands.x), plan.once(_sizes)
-    given = (operands.x, operands.weight, output, behind.bias, *behind.tensors, behind.factors, operands.largest)
-    shape = {"blocks": blocks, "threads": _IMPLICIT_THREADS, "shared": shared}
-    plan.launch("implicit_gemm", *given, *behind.numbers, *sizes, **shape, early=bool(plan["early_launches"]))
+    given: tuple[Argument, ...] = (operands.x, operands.weight, output, behind.bias, *behind.tensors)
+    given = (*given, behind.factors, operands.largest, *behind.numbers, *sizes)
+    early = bool(plan["early_launches"])
+    plan.launch("implicit_gemm", *given, blocks=blocks, threads=_IMPLICIT_THREADS, shared=shared, early=early)
     return output
 
 
@@ -160,7 +167,7 @@ def im2col(plan: Plan, operands: Operands, behind: Behind) -> torch.Tensor:
     maps = (TensorMap(operands.x, found.x), TensorMap(operands.weight, found.filters))
     given = (*maps, output, behind.bias, *behind.tensors, behind.factors, *behind.numbers, *plan.once(_sizes))
     shape = {"blocks": found.blocks, "threads": IM2COL_THREADS, "shared": found.shared}
-    plan.launch("im2col_product", *given, plan.once(_depth), **shape, early=bool(plan["early_launches"]))
+    plan.launch("im2col_product", *given, plan.once(_depth), early=bool(plan["early_launches"]), **shape)
     return output
 
 
@@ -180,7 +187,17 @@ def repair(
     """Compute again what lay outside the range of half precision."""
     sizes = plan.once(_sizes)
     blocks = min(sizes[0] * sizes[1], _REPAIR_BLOCKS * plan.device.multiprocessors)
-    given = (x, weight, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers, largest.shape[1])
+    given = (
+        x,
+        weight,
+        output,
+        behind.bias,
+        *behind.tensors,
+        behind.factors,
+        largest,
+        *behind.numbers,
+        largest.shape[1],
+    )
     early = bool(plan["early_launches"])
     plan.launch("repair", *given, *sizes, *_lies(plan, weight), blocks=blocks, threads=REPAIR_THREADS, early=early)
 

@@ -26,7 +26,7 @@ _REGISTERS_OF_PRODUCT = 4
 _MOST_HELD_REGISTERS = 96
 
 _LONGEST_HALF_SUM = 16384
-"""Limit of the products in a half-precision sum: with more, scaled weights would be subnormal on average."""
+"""Limit of the products in a sum that is rounded to halves: with more, scaled weights would be subnormal on average."""
 
 _MOST_DIRECT_CHANNELS = 4
 _LARGEST_DIRECT_WINDOW = 49
@@ -148,7 +148,7 @@ def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bo
 
 
 def _sum_fits_half(convolution: str, problem: Problem) -> bool:
-    return convolution not in HALF_WEIGHT or _products(problem) <= _LONGEST_HALF_SUM
+    return convolution != "fp16" or _products(problem) <= _LONGEST_HALF_SUM
 
 
 def _is_implicit(convolution: str) -> bool:

@@ -1,4 +1,4 @@
-"""Convolutions of networks, as problems in KernelBench's form: those of `convolutions.toml`, and six with more behind them."""
+"""Convolutions of networks (`convolutions.toml`), and six with more behind them, as problems in KernelBench's form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from tests.benchmarks.modules import ModuleText
 
 _FIELDS = ("in_channels", "out_channels", "kernel", "stride", "side", "groups")
 
-_SIX = ((32, 256, 14, 256), (64, 128, 28, 128), (64, 64, 56, 64), (2, 320, 64, 320), (16, 192, 35, 64), (1, 512, 32, 512))
+_SIX = (
+    (32, 256, 14, 256),
+    (64, 128, 28, 128),
+    (64, 64, 56, 64),
+    (2, 320, 64, 320),
+    (16, 192, 35, 64),
+    (1, 512, 32, 512),
+)
 """Samples, channels, side and filters of windows of 3 by 3 with a minimum, a bias and a scale behind them."""
 
 
@@ -23,7 +30,8 @@ def convolutions() -> Iterator[ModuleText]:
             title="A convolution, the minimum with a constant, a bias and a scale",
             x={"samples": samples, "in_channels": channels, "height": side, "width": side},
             numbers={"filters": filters, "constant": 0.5, "scale": 2.0},
-            layers="conv = nn.Conv2d(in_channels, filters, 3, padding=1)\nbias = nn.Parameter(torch.randn(filters, 1, 1))",
+            layers="conv = nn.Conv2d(in_channels, filters, 3, padding=1)\n"
+            "bias = nn.Parameter(torch.randn(filters, 1, 1))",
             forward="(torch.clamp_max(self.conv(x), self.constant) + self.bias) * self.scale",
         )
     for network, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared import cudnn_graph
@@ -103,6 +104,48 @@ def test_layers_with_other_sides_and_transposed_ones(cuda: Device, name: str) ->
     for given in ("nchw", "channels_last")[: 1 + (x.dim() > 3)]:
         x = x.contiguous(memory_format=memory_format(given, x.dim()))
         require_right(reference, tuned, cuda, x, each, sure=each[:-3])
+
+
+# Filters of a tile, blocks that share them, blocks that share the sum; then channels, filters and a layer.
+TILES = [
+    ((64, 1, 1), (3, 33, nn.Conv2d, {"kernel_size": 7, "stride": 2, "padding": 3})),
+    ((64, 2, 1), (20, 40, nn.Conv2d, {"kernel_size": (3, 2), "stride": (2, 3), "padding": (1, 0)})),
+    ((64, 1, 2), (32, 72, nn.Conv2d, {"kernel_size": 3, "groups": 2, "dilation": 2})),
+    ((128, 2, 1), (64, 128, nn.Conv2d, {"kernel_size": 3, "padding": "same", "dilation": (2, 1)})),
+    ((128, 1, 4), (48, 200, nn.Conv2d, {"kernel_size": 1, "stride": 8, "bias": False})),
+    ((160, 1, 1), (64, 320, nn.Conv3d, {"kernel_size": (2, 3, 4), "stride": (1, 2, 1), "padding": (0, 1, 2)})),
+    ((192, 2, 1), (16, 192, nn.ConvTranspose2d, {"kernel_size": (3, 4), "stride": (2, 3), "output_padding": (1, 0)})),
+    ((192, 1, 2), (96, 64, nn.ConvTranspose2d, {"kernel_size": 2, "stride": 3, "groups": 2, "dilation": (3, 1)})),
+    ((256, 2, 1), (40, 256, nn.ConvTranspose3d, {"kernel_size": (2, 3, 1), "stride": (1, 2, 3), "padding": (1, 1, 0)})),
+    ((256, 1, 8), (128, 136, nn.Conv1d, {"kernel_size": 5, "stride": 2, "padding": 1})),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("tile", "layer"), TILES)
+def test_windows_that_the_copy_engine_lays_out(
+    cuda: Device, tile: tuple[int, int, int], layer: tuple[int, int, type[nn.Module], dict[str, object]], dtype: str
+) -> None:
+    channels, filters, kind, options = layer
+    torch.manual_seed(3)
+    reference, tuned = (made(channels, filters, options, kind).cuda() for made in (Model, Tuned))
+    reference, tuned = (model.to(getattr(torch, dtype)) for model in (reference, tuned))
+    tuned.load_state_dict(reference.state_dict())
+    x = torch.randn(5, channels, *(9, 21, 30)[-(tuned.bias.dim() - 2) :], device="cuda", dtype=getattr(torch, dtype))
+    for given in ("nchw", "channels_last")[: 1 + (x.dim() == 4 and channels % 8 == 0)]:
+        x = x.contiguous(memory_format=memory_format(given, x.dim()))
+        problem = tuned.problem(x)
+        assert problem is not None, tuned.reason
+        columns, cluster, slices = tile
+        wanted = {"product_columns": columns, "product_cluster": cluster, "product_slices": slices}
+        space = tuned.kernel.space
+        for early in (False, True):
+            chosen = space.choose({"convolution": "im2col", "early_launches": early, **wanted}, problem, cuda)
+            tuned.pin(build_plan(tuned.kernel, chosen, problem, cuda, compiler_for(cuda)))
+            with torch.no_grad():
+                output = tuned(x)
+                assert output.stride() == reference(x).stride()
+            assert error(output, reference, [x]) < ALLOWED[dtype], (given, early)
 
 
 @pytest.mark.parametrize("dtype", ALLOWED)

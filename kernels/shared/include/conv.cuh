@@ -6,12 +6,13 @@
 // where `value` is the convolution with its bias, and the others are arrays with a value for each operand; behind, it
 // declares the entry points whose parameters depend on these, with the bodies that stand here:
 //
-// prepare                          x in the layout and type that the convolution takes, and the weight in half precision, scaled
+// prepare                          x in the layout and type that the convolution takes; the weight in half precision, scaled
 // transpose_output, finish         the bias and the function, in one pass; the first changes the layout too, and nothing but
 //                                  the layout where the convolution is cuDNN's graph, which does the rest
 // implicit_gemm                    all of it in one kernel, on Hopper (conv_gemm.cuh); of images with two sides, not transposed
 // direct                           all of it in one kernel, of few channels a group (conv_direct.cuh)
-// im2col_product                   the convolution and what is behind it, on Hopper, of x as the passes leave it (conv_im2col.cuh)
+// im2col_product                   the convolution and what is behind it, on Hopper, of x as `prepare` leaves it
+//                                  (conv_im2col.cuh)
 // repair                           in half precision: again, in full precision, what lay outside its range
 //
 // A sample's elements are a matrix, channels by pixels (NCHW) or pixels by channels (channels-last), so that a change

@@ -1,10 +1,11 @@
 // The range of half precision: operands scaled into it, and what lies outside computed again. Part of conv.cuh.
 //
 // Half precision keeps TF32's mantissa but not its range. x is multiplied by input_scale, and each output channel's
-// weight by the power of two that brings the sum of its absolute values below 1, so that no sum of products leaves the
-// range unless an input does. Of each sample the largest absolute value is found in passing: where it is above
-// largest_input, too small for the rounding of subnormals to be negligible, or not a number, and for channels whose
-// weight cannot be scaled, `repair` computes the output from x and the weight themselves.
+// weight by the power of two that brings its largest value below 1; or the sum of its absolute values, where the library
+// rounds the products' sums to halves, so that none leaves the range unless an input does. Of each sample the largest
+// absolute value is found in passing: where it is above largest_input, too small for the rounding of subnormals to be
+// negligible, or not a number, and for channels whose weight cannot be scaled, `repair` computes the output from x and
+// the weight themselves.
 //
 // A model of a half type is convolved in that type: nothing is scaled, and nothing lies outside the range.
 #pragma once
@@ -85,21 +86,23 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         const auto read = [&](int channel, int place) {
             return static_cast<float>(weight[weight_offset(filter, channel, place, filters, channels, area, weight_last)]);
         };
-        float sum = 0;
+        // The sum of absolute values where what comes of them is rounded to halves, which it must fit; else the largest one.
+        const auto join = [](float a, float b) { return half_product ? a + fabsf(b) : larger_of(a, b); };
+        float size = 0;
         for (int i = threadIdx.x; scales && i < elements; i += threads) {
-            sum += fabsf(weight_last ? read(i % channels, i / channels) : read(i / area, i % area));
+            size = join(size, weight_last ? read(i % channels, i / channels) : read(i / area, i % area));
         }
-        sum = sum_of_lanes(sum);
+        size = join_lanes<16, 1>(size, join);
         if (threadIdx.x % 32 == 0) {
-            of_warps[threadIdx.x / 32] = sum;
+            of_warps[threadIdx.x / 32] = size;
         }
         __syncthreads();
-        sum = 0;
+        size = 0;
         for (int warp = 0; warp < threads / 32; ++warp) {
-            sum += of_warps[warp];
+            size = join(size, of_warps[warp]);
         }
-        // 2^exponent is the least power of two above the sum.
-        const int exponent = static_cast<int>(__float_as_uint(sum) >> 23) - 126;
+        // 2^exponent is the least power of two above it.
+        const int exponent = static_cast<int>(__float_as_uint(size) >> 23) - 126;
         const bool fits = exponent > -100 && exponent < 100;
         const float scale = scales && fits ? power_of_two(-exponent) : 1.0f;
         // In the order of what is written: the filter is in the first cache.
@@ -114,7 +117,7 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
             to[target] = weight_t(scales ? to_eleven_bits(value) : value);
         }
         if (scales && threadIdx.x == 0) {
-            factors[filter] = fits || sum == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);
+            factors[filter] = fits || size == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);
         }
     }
 }

@@ -176,7 +176,8 @@ __device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, 
                 offset[1] = height.offset(of_height);
                 offset[2] = depth.offset(of_depth);
                 const int row = depth.place(of_depth) * static_cast<int>(kernel_height) + height.place(of_height);
-                line = (row * static_cast<int>(kernel_width) + width.place(of_width)) * channel_copies * copied_channels + channel;
+                const int of_window = row * static_cast<int>(kernel_width) + width.place(of_width);
+                line = of_window * channel_copies * copied_channels + channel;
                 from[0] = static_cast<int>(tile.group * (in_channels / groups)) + channel;
             }
             cp_async_bulk_tensor_im2col<sides>(target + copy * tile_pixels * copied_bytes, x, from, offset, barrier);
@@ -196,7 +197,8 @@ __device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], 
     constexpr int run = 8;
     const long long filters = shape.out_channels, pixels = tile.out.pixels();
     const long long first = tile.pixel + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    const bool whole_packs = filters % run == 0 && takes_packs<scalar_t, run>(output) && epilogue.takes_elements<run>();
+    const bool whole_packs =
+        filters_of_group % run == 0 && takes_packs<scalar_t, run>(output) && epilogue.takes_elements<run>();
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
         const long long number = first + 8 * below;
@@ -214,8 +216,8 @@ __device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], 
         for (int begin = 0; begin < columns; begin += filters_of_map) {
             const int column = begin + threadIdx.x % 4 * run;
             const long long left = filters_of_group - filter - column;
-            const long long place =
-                offset_of(sample.quotient, tile.group * filters_of_group + filter + column, pixel, filters, pixels, output_last);
+            const long long channel = tile.group * filters_of_group + filter + column;
+            const long long place = offset_of(sample.quotient, channel, pixel, filters, pixels, output_last);
             const auto finished = [&](int i, const Element& element) {
                 const Channel& channel = of_channels[column + i];
                 const float value = sum[begin / 2 + i / 2 * 4 + 2 * below + i % 2];

@@ -54,8 +54,9 @@ __device__ __forceinline__ void write_tile(To* to, const TileOfMatrix& matrix, c
     }
 }
 
-// A tile of the matrix `from` (rows by columns) into its transpose `to`, whose rows are `pitch` elements long, with zeros behind
-// those that `from` has. `change` makes an element of `to` of one of `from` and the two indices; `look` sees all that is read.
+// A tile of the matrix `from` (rows by columns) into its transpose `to`, whose rows are `pitch` elements long, with zeros
+// behind those that `from` has. `change` makes an element of `to` of one of `from` and the two indices; `look` sees all that
+// is read.
 template <int tile, int threads, int vector_bytes, typename From, typename To, typename Look, typename Change>
 __device__ __forceinline__ void transpose_tile(const From* from, To* to, long long rows, long long columns, long long pitch,
                                                long long first_row, long long first_column, Look look, Change change) {

@@ -215,6 +215,7 @@ def of_hopper(name: str, dtype: str, channels: int = 16, **wanted: Any) -> tuple
 
 
 IMPLICIT = {"convolution": "implicit_gemm"}
+IM2COL = {"convolution": "im2col"}
 THREADS, BULK = (IMPLICIT | {"writes": way} for way in ("threads", "bulk"))
 
 
@@ -228,6 +229,9 @@ THREADS, BULK = (IMPLICIT | {"writes": way} for way in ("threads", "bulk"))
         ("residual", "float32", BULK | {"register_rows": 0}),
         ("gate", "bfloat16", THREADS),
         ("gate", "bfloat16", BULK | {"register_rows": 1}),
+        ("relu_bias", "float32", IM2COL | {"product_columns": 64}),
+        ("residual", "float32", IM2COL | {"product_columns": 256, "product_slices": 8}),
+        ("gate", "bfloat16", IM2COL | {"product_columns": 192, "product_cluster": 2}),
     ],
 )
 def test_nvrtc_builds_for_hopper_without_spills(
@@ -286,8 +290,12 @@ def test_what_goes_by_no_implicit_product() -> None:
     for geometry in ("plain", "padded", "same, even", "dilated", "1 x 1"):
         for channels in (8, 12, 16, 24):
             assert "implicit_gemm" in ways(geometry, channels), geometry
+            assert "im2col" in ways(geometry, channels), geometry
     for geometry in ("strided", "groups", "by channel", "dilated groups"):
         assert ways(geometry) & {"implicit_gemm", "fp16", "tf32"} == {"fp16", "tf32"}, geometry
+    # Copies of the copy engine hold 16 channels of one group.
+    assert "im2col" in ways("strided", 3) and "im2col" not in ways("groups", 8)
+    assert "im2col" in ways("groups", 64) and "im2col" not in ways("groups", 96 - 4)
     assert "direct" in ways("by channel") and "direct" not in ways("plain")
 
 
