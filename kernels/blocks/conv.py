@@ -57,7 +57,7 @@ from tunebench.kernels.blocks.block import (
     fast_math_line,
     fast_math_tunables,
 )
-from tunebench.kernels.blocks.conv_im2col import IM2COL
+from tunebench.kernels.blocks.conv_im2col import is_im2col
 from tunebench.kernels.blocks.conv_launches import Behind
 from tunebench.kernels.blocks.conv_source import source_of
 from tunebench.kernels.blocks.conv_space import GRAPH, HALF_INPUT, space_of, work
@@ -198,8 +198,8 @@ class Conv(Block):
             return launches.direct(plan, x, weight, behind)
         operands = launches.prepared(plan, x, weight)
         behind = behind._replace(factors=operands.factors)
-        run = {IM2COL: launches.im2col, "implicit_gemm": launches.implicit_gemm}.get(str(convolution))
-        output = (run or self._convolve_and_finish)(plan, operands, behind)
+        run = launches.implicit_gemm if convolution == "implicit_gemm" else self._convolve_and_finish
+        output = (launches.im2col if is_im2col(str(convolution)) else run)(plan, operands, behind)
         if operands.largest is not None:
             launches.repair(plan, x, weight, output, operands.largest, behind)
         return output

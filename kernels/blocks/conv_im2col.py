@@ -13,8 +13,8 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
 from tunebench.tuner.tensor_map import MapLayout, Windows
 
-IM2COL = "im2col"
-"""The value of `convolution`."""
+IM2COL, IM2COL_PARTS = "im2col", "im2col_parts"
+"""Values of `convolution`: operands in halves, and each in two halves, which have single precision's mantissa."""
 
 _TILE_PIXELS = 128
 _FILTERS_OF_MAP = 32
@@ -33,7 +33,7 @@ _MOST_STEPS = 8
 
 def is_im2col(convolution: str) -> bool:
     """Return whether the copy engine lays the windows out."""
-    return convolution == IM2COL
+    return convolution in (IM2COL, IM2COL_PARTS)
 
 
 class _Side(NamedTuple):
@@ -70,9 +70,14 @@ def _side(geometry: Geometry, number: int, size: int, output: int) -> _Side:
     return _Side(count, lowest, count + lowest - size, 1, ceil_div(before, stride) - lowest)
 
 
-def pixel_pitch(channels: int) -> int:
+def _parts(plan: Plan) -> int:
+    """Return how many halves an operand has."""
+    return 2 if plan["convolution"] == IM2COL_PARTS else 1
+
+
+def pixel_pitch(plan: Plan) -> int:
     """Return the elements from one pixel to the next."""
-    return ceil_div(channels, _CHANNELS_OF_PITCH) * _CHANNELS_OF_PITCH
+    return _parts(plan) * ceil_div(plan.problem.axes["in_channels"], _CHANNELS_OF_PITCH) * _CHANNELS_OF_PITCH
 
 
 def _copied_channels(axes: Mapping[str, int]) -> int:
@@ -115,6 +120,7 @@ TUNABLES = (
 CONSTRAINTS = (
     # Warpgroup products are Hopper's.
     constraints.needs("convolution", IM2COL, dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)),
+    constraints.needs("convolution", IM2COL_PARTS, dtypes=("float32",), architectures=("sm_90",)),
     Constraint("the_copy_engine_reads_windows", _copy_engine_reads),
     Constraint("clusters_divide_filters", _columns_are_divided),
     constraints.shared_memory_fits(
@@ -132,26 +138,26 @@ class Im2colLaunch(NamedTuple):
     shared: int
 
 
-def rows_of_filters(axes: Mapping[str, int]) -> tuple[int, int]:
+def rows_of_filters(plan: Plan) -> tuple[int, int]:
     """Return how many rows the filters have as the copy engine reads them, each with how many elements."""
+    axes = plan.problem.axes
     groups, copied = axes.get("groups", 1), _copied_channels(axes)
     rows = groups * ceil_div(axes["out_channels"] // groups, _FILTERS_OF_MAP) * _FILTERS_OF_MAP
     channels = ceil_div(axes["in_channels"] // groups, copied) * copied
-    return rows, math.prod(geometry_of_axes(axes).kernel) * channels
+    return rows, math.prod(geometry_of_axes(axes).kernel) * _parts(plan) * channels
 
 
 def im2col_launch(plan: Plan) -> Im2colLaunch:
     """Return the launch of a plan."""
     axes, sides, copied = plan.problem.axes, _windows(plan.problem.axes), _copied_channels(plan.problem.axes)
     columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
-    groups, channels = axes.get("groups", 1), axes["in_channels"]
-    sizes = [axes[name] for name in sides_of(axes)]
-    strides = [2 * pixel_pitch(channels)]
+    groups, sizes = axes.get("groups", 1), [axes[name] for name in sides_of(axes)]
+    strides = [2 * pixel_pitch(plan)]
     for size in reversed(sizes):
         strides.append(strides[-1] * size)
     inner = sides[::-1]
     windows = Windows(*(tuple(getattr(side, name) for side in inner) for name in ("lower", "upper", "step")))
-    rows, depth = rows_of_filters(axes)
+    rows, depth = rows_of_filters(plan)
     geometry = geometry_of_axes(axes)
     phases = math.prod(geometry.stride) if geometry.transposed else 1
     tiles = phases * groups * ceil_div(axes["out_channels"] // groups, columns)
@@ -162,7 +168,7 @@ def im2col_launch(plan: Plan) -> Im2colLaunch:
     return Im2colLaunch(
         x=MapLayout(
             2,
-            (pixel_pitch(channels), *reversed(sizes), axes["batch"]),
+            (pixel_pitch(plan), *reversed(sizes), axes["batch"]),
             tuple(strides),
             (copied, _TILE_PIXELS),
             2 * copied,

@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 import torch
 
-from tunebench.kernels.blocks.conv_im2col import IM2COL, IM2COL_THREADS, im2col_launch, pixel_pitch, rows_of_filters
+from tunebench.kernels.blocks.conv_im2col import (
+    IM2COL,
+    IM2COL_THREADS,
+    im2col_launch,
+    is_im2col,
+    pixel_pitch,
+    rows_of_filters,
+)
 from tunebench.kernels.blocks.conv_space import HALF_WEIGHT, TILE_COLUMNS, TILE_FILTERS, implicit_shared_bytes
 from tunebench.kernels.shared import REPAIR_THREADS
 from tunebench.kernels.shared.images import geometry_of_axes, layout_of, memory_format, sides_of
@@ -59,7 +66,7 @@ def prepared(plan: Plan, x: torch.Tensor, weight: torch.Tensor) -> Operands:
     source, parts = x, 1
     if passes := plan.once(_converts, scales):
         source, parts = _empty_input(plan, x, stored), plan.once(_parts_of_sample, x.shape[1], x.shape[2:].numel())
-    elif convolution == IM2COL and not _is_aligned(x):
+    elif is_im2col(convolution) and not _is_aligned(x):
         source = x.clone()
     if convolution not in HALF_WEIGHT:
         filters, halves = (
@@ -99,8 +106,8 @@ def _parts_of_sample(plan: Plan, channels: int, pixels: int) -> int:
 
 def _empty_input(plan: Plan, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return memory for x in the convolution's layout."""
-    if plan["convolution"] == IM2COL:
-        return torch.empty((x.shape[0], *x.shape[2:], pixel_pitch(x.shape[1])), dtype=dtype, device=x.device)
+    if is_im2col(str(plan["convolution"])):
+        return torch.empty((x.shape[0], *x.shape[2:], plan.once(pixel_pitch)), dtype=dtype, device=x.device)
     return torch.empty(
         x.shape, dtype=dtype, device=x.device, memory_format=memory_format(str(plan["convolution_layout"]), x.dim())
     )
@@ -108,7 +115,7 @@ def _empty_input(plan: Plan, x: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
 
 def _empty_filters(plan: Plan, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return memory for the weight in the convolution's layout."""
-    if plan["convolution"] in ("implicit_gemm", IM2COL):
+    if plan["convolution"] == "implicit_gemm" or is_im2col(str(plan["convolution"])):
         elements, make = plan.once(_filters_of_kernel, *weight.shape)
         return make(elements, dtype=dtype, device=weight.device)
     layout = memory_format(str(plan["convolution_layout"]), weight.dim())
@@ -231,8 +238,8 @@ def _output_shape(plan: Plan) -> tuple[int, ...]:
 
 def _filters_of_kernel(plan: Plan, *shape: int) -> tuple[int, Callable[..., torch.Tensor]]:
     """Return how many elements the filters have as the product's kernel reads them, and what makes their memory."""
-    if plan["convolution"] == IM2COL:
-        elements = math.prod(rows_of_filters(plan.problem.axes))
+    if is_im2col(str(plan["convolution"])):
+        elements = math.prod(rows_of_filters(plan))
     else:
         filters, channels, *window = shape
         elements = ceil_div(filters, TILE_FILTERS) * math.prod(window) * ceil_div(channels, 16) * 2 * TILE_FILTERS * 8
@@ -241,7 +248,7 @@ def _filters_of_kernel(plan: Plan, *shape: int) -> tuple[int, Callable[..., torc
 
 def _is_as_copied(plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> bool:
     """Return whether filters lie as the copy engine is to read them."""
-    is_whole = plan["convolution"] == IM2COL and math.prod(rows_of_filters(plan.problem.axes)) == math.prod(shape)
+    is_whole = plan["convolution"] == IM2COL and math.prod(rows_of_filters(plan)) == math.prod(shape)
     return is_whole and not plan.problem.axes.get("transposed", 0) and _is_channels_last(plan, shape, stride)
 
 

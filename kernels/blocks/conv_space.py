@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tunebench.kernels.blocks import conv_im2col
-from tunebench.kernels.blocks.conv_im2col import IM2COL, is_im2col
+from tunebench.kernels.blocks.conv_im2col import IM2COL, IM2COL_PARTS, is_im2col
 from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.early_launches import BEGINS_EARLY, early_launches
 from tunebench.kernels.shared.images import geometry_of_axes, sides_of
@@ -35,7 +35,11 @@ _LARGEST_DIRECT_WINDOW = 49
 GRAPH = ("graph_fp16", "graph_tf32", "graph")
 """Convolutions by cuDNN's graph API; the last in the model's own half type."""
 HALF_INPUT = ("fp16", "graph_fp16")
-HALF_WEIGHT = (*HALF_INPUT, "implicit_gemm", IM2COL)
+HALF_WEIGHT = (*HALF_INPUT, "implicit_gemm", IM2COL, IM2COL_PARTS)
+_WAYS = ("strict", "tf32", IM2COL, IM2COL_PARTS, "fp16", "implicit_gemm", *GRAPH, "direct")
+"""To convolve, neighbours where one is the next best choice where the other is none."""
+_STRICT = ("strict", "graph", "direct", IM2COL_PARTS)
+"""Those that round nothing to less than the model's own type, or as little as can be told from it."""
 
 
 def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bool) -> SearchSpace:
@@ -47,7 +51,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
     """
     tunables = (
         *more,
-        Tunable("convolution", ("strict", "tf32", IM2COL, "fp16", "implicit_gemm", *GRAPH, "direct"), default=IM2COL),
+        Tunable("convolution", _WAYS, default=IM2COL),
         Tunable("direct_rows", (1, 2, 4, 8), default=4, when=_is_direct),
         Tunable("direct_block_size", (128, 256), default=256, when=_is_direct),
         Tunable("ring_rows", (2, 3, 4, 5, 6, 8), default=4, when=_is_implicit),
@@ -143,7 +147,7 @@ def _products(problem: Problem) -> int:
 
 def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bool:
     """Allow another precision than the type's own only where the reference's convolution would run in TF32."""
-    own = convolution in ("strict", "graph", "direct") or (_is_fused(convolution) and problem.item_bytes == 2)
+    own = convolution in _STRICT or (_is_fused(convolution) and problem.item_bytes == 2)
     return own or (problem.options["precision"] == "tf32" and device.kind is DeviceKind.CUDA)
 
 
@@ -217,7 +221,7 @@ def _graph_is_installed(convolution: str, problem: Problem, device: Device) -> b
 
 
 def _takes_layout(convolution: str, convolution_layout: str) -> bool:
-    return convolution not in (*GRAPH, IM2COL) or convolution_layout == "channels_last"
+    return not (convolution in GRAPH or is_im2col(convolution)) or convolution_layout == "channels_last"
 
 
 def _graph_has_one_group(convolution: str, problem: Problem) -> bool:

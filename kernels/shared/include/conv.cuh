@@ -24,7 +24,8 @@
 #include "vector.cuh"
 
 constexpr bool implicit = convolution == convolution_t::implicit_gemm;
-constexpr bool im2col = convolution == convolution_t::im2col;
+constexpr bool splits = convolution == convolution_t::im2col_parts;  // operands into two halves each
+constexpr bool im2col = convolution == convolution_t::im2col || splits;
 constexpr bool has_passes = !implicit && convolution != convolution_t::direct;
 constexpr bool by_library = has_passes && !im2col;
 constexpr bool half_graph = convolution == convolution_t::graph_fp16;

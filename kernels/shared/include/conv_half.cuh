@@ -7,6 +7,9 @@
 // negligible, or not a number, and for channels whose weight cannot be scaled, `repair` computes the output from x and
 // the weight themselves.
 //
+// Where operands are split, a second half has what the first leaves, and together they have single precision's mantissa but
+// for two bits.
+//
 // A model of a half type is convolved in that type: nothing is scaled, and nothing lies outside the range.
 #pragma once
 
@@ -64,13 +67,17 @@ __device__ constexpr int channels_of_copies(long long channels) {
 }
 constexpr int copied_channels = channels_of_copies(in_channels / groups);
 constexpr long long filters_of_map = 32, channels_of_pitch = 8;
+constexpr long long channels_of_place = rounded_up(in_channels / groups, copied_channels);  // In a filter's row.
+constexpr long long channels_of_pixel = rounded_up(in_channels, channels_of_pitch);         // In x.
+constexpr int parts = splits ? 2 : 1;
+constexpr int weight_exponent = splits ? 8 : 0;  // Of what the largest weight is below: the second halves are no subnormals.
 
 // Where im2col_product wants a weight: by filters, their number in a group rounded up, then by the places of the window, then
-// by channels, rounded up to whole copies.
+// by channels, rounded up to whole copies; where operands are split, what the first halves leave stands behind these.
 __device__ __forceinline__ long long place_in_rows(long long filter, long long channel, long long place,
                                                    long long filters, long long area) {
     const long long of_group = filters / groups, first = filter / of_group * rounded_up(of_group, filters_of_map);
-    return ((first + filter % of_group) * area + place) * rounded_up(in_channels / groups, copied_channels) + channel;
+    return ((first + filter % of_group) * area + place) * parts * channels_of_place + channel;
 }
 
 // One block an output channel. `factors` undo both scales; NaN where the channel has to be repaired. Null where nothing is
@@ -104,7 +111,7 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         // 2^exponent is the least power of two above it.
         const int exponent = static_cast<int>(__float_as_uint(size) >> 23) - 126;
         const bool fits = exponent > -100 && exponent < 100;
-        const float scale = scales && fits ? power_of_two(-exponent) : 1.0f;
+        const float scale = scales && fits ? power_of_two(weight_exponent - exponent) : 1.0f;
         // In the order of what is written: the filter is in the first cache.
         constexpr bool by_places = implicit || im2col || channels_last;
 #pragma unroll 4
@@ -115,6 +122,9 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
                                               : weight_offset(filter, channel, place, filters, channels, area, channels_last);
             const float value = read(channel, place) * scale;
             to[target] = weight_t(scales ? to_eleven_bits(value) : value);
+            if constexpr (splits) {
+                to[target + channels_of_place] = weight_t(value - static_cast<float>(to[target]));
+            }
         }
         if (scales && threadIdx.x == 0) {
             factors[filter] = fits || size == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);

@@ -6,6 +6,9 @@
 // sum, in copies of so many channels as the group's are a multiple of. Outside of the images the copy engine finds zeros, and
 // behind the last channel, which is what fills the last stage up. One warp brings, two warpgroups multiply 64 pixels each.
 //
+// Operands that are split have two halves each, and the sum three products: of the first halves, and of either first with the
+// other's second.
+//
 // A transposed convolution is several, one for each place of an output within a stride (its phase): of the window's places
 // some are its own, and it goes over the images in steps of 1. No zeros are multiplied.
 //
@@ -25,7 +28,8 @@ constexpr int im2col_cluster = im2col ? product_cluster * product_slices : 1;
 constexpr int tile_pixels = 128;
 constexpr int copies_of_stage = 64 / copied_channels;
 constexpr int copied_bytes = copied_channels * 2;  // Of one row.
-constexpr int channel_copies = static_cast<int>(rounded_up(in_channels / groups, copied_channels)) / copied_channels;
+constexpr int terms = splits ? 3 : 1;
+constexpr int channel_copies = static_cast<int>(channels_of_place) / copied_channels * terms;  // At a place of the window.
 constexpr int window_stage_bytes = tile_pixels * 128, im2col_stage_bytes = window_stage_bytes + product_columns * 128;
 
 __device__ constexpr long long divided_up(long long number, long long by) {
@@ -165,10 +169,10 @@ __device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, 
 #pragma unroll
         for (int copy = 0; copy < copies_of_stage; ++copy) {
             const int product = stage * copies_of_stage + copy, place = product / channel_copies;
-            const int channel = product % channel_copies * copied_channels;
-            int line = static_cast<int>(kernel_depth * kernel_height * kernel_width) * channel_copies * copied_channels;
+            const int channel = product % channel_copies / terms * copied_channels, term = product % terms;
+            int line = static_cast<int>(kernel_depth * kernel_height * kernel_width * parts * channels_of_place);
             unsigned short offset[3] = {0, 0, 0};
-            from[0] = static_cast<int>(rounded_up(in_channels, channels_of_pitch));  // behind the last: zeros
+            from[0] = static_cast<int>(parts * channels_of_pixel);  // behind the last: zeros
             if (place < places) {
                 const int of_width = place % width.count, of_height = place / width.count % height.count;
                 const int of_depth = place / (width.count * height.count);
@@ -177,8 +181,8 @@ __device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, 
                 offset[2] = depth.offset(of_depth);
                 const int row = depth.place(of_depth) * static_cast<int>(kernel_height) + height.place(of_height);
                 const int of_window = row * static_cast<int>(kernel_width) + width.place(of_width);
-                line = of_window * channel_copies * copied_channels + channel;
-                from[0] = static_cast<int>(tile.group * (in_channels / groups)) + channel;
+                line = (of_window * parts + (term == 1)) * static_cast<int>(channels_of_place) + channel;
+                from[0] = static_cast<int>((term == 2) * channels_of_pixel + tile.group * (in_channels / groups)) + channel;
             }
             cp_async_bulk_tensor_im2col<sides>(target + copy * tile_pixels * copied_bytes, x, from, offset, barrier);
             unsigned char* const of_filters = target + window_stage_bytes + (copy * product_columns + own_row) * copied_bytes;

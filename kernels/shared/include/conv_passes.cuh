@@ -54,36 +54,41 @@ __device__ __forceinline__ void write_tile(To* to, const TileOfMatrix& matrix, c
     }
 }
 
-// A tile of the matrix `from` (rows by columns) into its transpose `to`, whose rows are `pitch` elements long, with zeros
-// behind those that `from` has. `change` makes an element of `to` of one of `from` and the two indices; `look` sees all that
-// is read.
-template <int tile, int threads, int vector_bytes, typename From, typename To, typename Look, typename Change>
+// A tile of the matrix `from` (rows by columns) into its transposes in `to`, one for each of `changes`, side by side: their
+// rows are `pitch` elements long, with zeros behind those that `from` has. A change makes an element of `to` of one of `from`
+// and the two indices; `look` sees all that is read.
+template <int tile, int threads, int vector_bytes, typename From, typename To, typename Look, typename... Changes>
 __device__ __forceinline__ void transpose_tile(const From* from, To* to, long long rows, long long columns, long long pitch,
-                                               long long first_row, long long first_column, Look look, Change change) {
+                                               long long first_row, long long first_column, Look look, Changes... changes) {
     constexpr int read = width_of<From>(vector_bytes), written = width_of<To>(vector_bytes);
     // A row of cells is an odd number of words: threads side by side along either axis meet different banks.
     constexpr int padding = sizeof(From) < 4 ? 4 / sizeof(From) : 1;
     __shared__ From cells[tile][tile + padding];
     from += first_row * columns + first_column;
-    to += first_column * pitch + first_row;
+    constexpr int transposes = sizeof...(changes);
+    to += first_column * transposes * pitch + first_row;
     const int rows_left = static_cast<int>(min(rows - first_row, static_cast<long long>(tile)));
     const int columns_left = static_cast<int>(min(columns - first_column, static_cast<long long>(tile)));
     const int written_left = static_cast<int>(min(pitch - first_row, static_cast<long long>(tile)));
-    const TileOfMatrix source{rows_left, columns_left, columns}, target{columns_left, written_left, pitch};
+    const TileOfMatrix source{rows_left, columns_left, columns}, target{columns_left, written_left, transposes * pitch};
     if (takes_packs<From, read>(from) && columns % read == 0) {
         read_tile<read, tile, threads>(from, source, cells, look);
     } else {
         read_tile<1, tile, threads>(from, source, cells, look);
     }
     __syncthreads();
-    const auto changed = [&](From value, int row, int column) {
-        return row < rows_left ? change(value, first_row + row, first_column + column) : To(0.0f);
+    const auto write = [&](auto change) {
+        const auto changed = [&](From value, int row, int column) {
+            return row < rows_left ? change(value, first_row + row, first_column + column) : To(0.0f);
+        };
+        if (takes_packs<To, written>(to) && pitch % written == 0) {
+            write_tile<written, tile, threads>(to, target, cells, changed);
+        } else {
+            write_tile<1, tile, threads>(to, target, cells, changed);
+        }
+        to += pitch;
     };
-    if (takes_packs<To, written>(to) && pitch % written == 0) {
-        write_tile<written, tile, threads>(to, target, cells, changed);
-    } else {
-        write_tile<1, tile, threads>(to, target, cells, changed);
-    }
+    (write(changes), ...);
     __syncthreads();
 }
 
@@ -104,29 +109,44 @@ __device__ __forceinline__ source_t to_source(scalar_t value) {
     }
 }
 
+// What the first half leaves.
+__device__ __forceinline__ source_t to_second_half(scalar_t value) {
+    return source_t(static_cast<float>(value) * input_scale - static_cast<float>(to_source(value)));
+}
+
 // Blocks from `block` of `blocks` on: x in the convolution's layout. Of each tile the largest value, where halves are made.
 __device__ __forceinline__ void transpose_input(const scalar_t* __restrict__ x, source_t* __restrict__ to,
                                                 unsigned* __restrict__ largest, long long samples, long long channels,
                                                 long long pixels, long long block, long long blocks) {
     const long long rows = channels_last ? channels : pixels, columns = channels_last ? pixels : channels;
-    const long long pitch = im2col ? rounded_up(channels, channels_of_pitch) : rows;
+    const long long pitch = im2col ? channels_of_pixel : rows;
     const Tiles tiles(input_tile, samples, rows, columns);
     for (long long number = block; number < tiles.all; number += blocks) {
         const long long sample = number / (tiles.across * tiles.down);
         const long long row = number / tiles.across % tiles.down * input_tile;
         const long long column = number % tiles.across * input_tile;
         float mine = 0;
-        transpose_tile<input_tile, input_block_size, input_vector_bytes>(
-            x + sample * rows * columns, to + sample * pitch * columns, rows, columns, pitch, row, column,
-            [&mine](scalar_t value) { mine = halves ? larger_of(mine, static_cast<float>(value)) : mine; },
-            [](scalar_t value, long long, long long) { return to_source(value); });
+        const auto look = [&mine](scalar_t value) { mine = halves ? larger_of(mine, static_cast<float>(value)) : mine; };
+        const auto first = [](scalar_t value, long long, long long) { return to_source(value); };
+        const auto second = [](scalar_t value, long long, long long) { return to_second_half(value); };
+        const auto transpose = [&](auto... changes) {
+            transpose_tile<input_tile, input_block_size, input_vector_bytes>(
+                x + sample * rows * columns, to + sample * parts * pitch * columns, rows, columns, pitch, row, column, look,
+                changes...);
+        };
+        if constexpr (splits) {
+            transpose(first, second);
+        } else {
+            transpose(first);
+        }
         if constexpr (halves) {
             note_largest<input_block_size>(mine, largest + number);
         }
     }
 }
 
-// The same in x's own layout, to half precision. A chunk's elements are of one sample.
+// The same in x's own layout, to half precision. A chunk's elements are of one sample. Where they are split, x is
+// channels-last, and so many channels that a pack is of one pixel.
 __device__ __forceinline__ void cast_input(const scalar_t* __restrict__ x, source_t* __restrict__ to,
                                            unsigned* __restrict__ largest, long long samples, long long elements,
                                            long long block, long long blocks) {
@@ -148,7 +168,16 @@ __device__ __forceinline__ void cast_input(const scalar_t* __restrict__ x, sourc
                     mine = larger_of(mine, static_cast<float>(read.of[j]));
                     pack.of[j] = to_source(read.of[j]);
                 }
-                store_pack<width>(to + sample * elements + i, pack, elements - i, whole);
+                const long long at = sample * elements + i;
+                source_t* const target = to + (splits ? at / in_channels * parts * in_channels + at % in_channels : at);
+                store_pack<width>(target, pack, elements - i, whole);
+                if constexpr (splits) {
+#pragma unroll
+                    for (int j = 0; j < width; ++j) {
+                        pack.of[j] = to_second_half(read.of[j]);
+                    }
+                    store_pack<width>(target + in_channels, pack, elements - i, whole);
+                }
             }
         }
         note_largest<input_block_size>(mine, largest + number);

@@ -13,6 +13,7 @@ from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
+from tunebench.tuner.kernel import Plan
 
 CPU = find_device("cpu")
 
@@ -51,11 +52,18 @@ def load(path: Path, base: str, model: str, block: str) -> type[TunedModule]:
     return import_model(str(write(path, base, model, block)))
 
 
-def run(model: TunedModule, configuration: Configuration, *inputs: Any) -> torch.Tensor:
-    """The model under one configuration, which has to serve the inputs."""
+def pinned(model: TunedModule, configuration: Configuration, *inputs: Any) -> Plan:
+    """The plan of one configuration, which has to serve the inputs; it is the model's from now on."""
     problem = model.problem(*inputs)
     assert problem is not None, model.reason
-    model.pin(build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU)))
+    plan = build_plan(model.kernel, configuration, problem, CPU, compiler_for(CPU))
+    model.pin(plan)
+    return plan
+
+
+def run(model: TunedModule, configuration: Configuration, *inputs: Any) -> torch.Tensor:
+    """The model under one configuration, which has to serve the inputs."""
+    pinned(model, configuration, *inputs)
     with torch.no_grad():
         output: torch.Tensor = model(*inputs)
     return output

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, OTHERS, Model, Tuned, error, example, pair, passes
-from one_file import load, run
+from one_file import load, pinned, run
 from sampling import slow_but
 from torch import nn
 
+from tunebench.kernels.blocks.conv_launches import prepared
 from tunebench.kernels.shared.graph_function import Step, numbers_of, steps_of
 from tunebench.kernels.shared.images import geometry_of_axes, geometry_of_layer, memory_format
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
@@ -97,6 +98,48 @@ def test_layers_with_other_sides_and_transposed_ones(name: str) -> None:
         assert error(output[2:], reference, [x[2:]]) < 2e-6
         problem = tuned.problem(x)
         assert problem is not None and geometry_of_axes(problem.axes) == geometry_of_layer(tuned.conv)
+
+
+@pytest.mark.parametrize(("convolution", "allowed"), [("im2col", 2.0**-11), ("im2col_parts", 2.0**-20)])
+@pytest.mark.parametrize(
+    ("layer", "channels", "filters", "options"),
+    [
+        (nn.Conv2d, 20, 40, {"kernel_size": (3, 2)}),
+        (nn.Conv3d, 64, 24, {"kernel_size": 2, "groups": 2}),
+        (nn.ConvTranspose2d, 32, 72, {"kernel_size": 3, "groups": 2}),
+    ],
+)
+def test_operands_as_the_copy_engine_reads_them(
+    layer: Any, channels: int, filters: int, options: dict[str, Any], convolution: str, allowed: float
+) -> None:
+    torch.manual_seed(3)
+    model = Tuned(channels, filters, options, layer)
+    weight, groups = model.conv.weight.detach(), options.get("groups", 1)
+    x = torch.rand(2, channels, *(7, 9, 5)[: weight.dim() - 2]) * 4 + 0.5
+    for given in ("nchw", "channels_last")[: 1 + (channels % 8 == 0)]:
+        x = x.contiguous(memory_format=memory_format(given, x.dim()))
+        around = {"input_block_size": 128, "input_vector_bytes": 16, "input_tile": 32, "input_items": 2}
+        layout = {"convolution_layout": "channels_last"}
+        plan = pinned(model, Configuration({"convolution": convolution, **layout, **around}), x)
+        with torch.no_grad():
+            operands = prepared(plan, x, weight)
+        parts = 1 + (convolution == "im2col_parts")
+        halves = operands.x.double().unflatten(-1, (parts, -1)).sum(-2)[..., :channels].movedim(-1, 1)
+        assert ((halves / 64 - x).abs() <= allowed * x).all()
+        copied = -(-channels // groups // 16) * 16
+        rows = operands.weight.double().view(groups, -1, weight[0, 0].numel(), parts, copied).sum(3)
+        assert operands.factors is not None and operands.largest is not None
+        made = (
+            rows[:, : filters // groups, :, : channels // groups].flatten(0, 1) * (64 * operands.factors)[:, None, None]
+        )
+        wanted = weight
+        if isinstance(model.conv, nn.ConvTranspose2d):  # (channels, filters of a group, ...)
+            wanted = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+        wanted = wanted.flatten(2).transpose(1, 2)
+        largest = wanted.abs().amax((1, 2), keepdim=True)
+        assert ((made - wanted).abs() <= allowed * largest).all()
+        found = operands.largest.view(torch.float32).amax(1)
+        assert torch.equal(found, x.flatten(1).amax(1))
 
 
 def test_of_one_side_what_is_not_contiguous_is_the_references() -> None:
@@ -232,6 +275,7 @@ THREADS, BULK = (IMPLICIT | {"writes": way} for way in ("threads", "bulk"))
         ("relu_bias", "float32", IM2COL | {"product_columns": 64}),
         ("residual", "float32", IM2COL | {"product_columns": 256, "product_slices": 8}),
         ("gate", "bfloat16", IM2COL | {"product_columns": 192, "product_cluster": 2}),
+        ("subtract_mish", "float32", {"convolution": "im2col_parts", "product_columns": 160}),
     ],
 )
 def test_nvrtc_builds_for_hopper_without_spills(
