@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tunebench.kernels.shared.images import Geometry, geometry_of_axes, sides_of
 from tunebench.tuner import constraints
+from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Plan, ceil_div
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
@@ -111,6 +112,17 @@ def _columns_are_divided(product_columns: int, product_cluster: int, product_sli
     return min(product_cluster, product_slices) == 1 and product_columns % (blocks * _FILTERS_OF_MAP) == 0
 
 
+def _columns_have_filters(product_columns: int, problem: Problem) -> bool:
+    """Return whether less than 64 columns of a tile are without filters."""
+    filters = problem.axes["out_channels"] // problem.axes.get("groups", 1)
+    return product_columns < filters + 64
+
+
+def reads_halves(problem: Problem, device: Device) -> bool:
+    """Return whether the copy engine is there, and lays out the windows of a problem in single precision."""
+    return device.architecture == "sm_90" and _copy_engine_reads(IM2COL, problem)
+
+
 TUNABLES = (
     Tunable("product_columns", (64, 128, 160, 192, 256), default=128, when=is_im2col),
     Tunable("product_stages", (3, 4, 6, 8), default=6, when=is_im2col),
@@ -123,6 +135,7 @@ CONSTRAINTS = (
     constraints.needs("convolution", IM2COL_PARTS, dtypes=("float32",), architectures=("sm_90",)),
     Constraint("the_copy_engine_reads_windows", _copy_engine_reads),
     Constraint("clusters_divide_filters", _columns_are_divided),
+    Constraint("columns_have_filters", _columns_have_filters),
     constraints.shared_memory_fits(
         lambda product_columns, product_stages: _shared_bytes(product_columns, product_stages) + _STATIC_BYTES
     ),

@@ -78,6 +78,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
     conditions = [
         Constraint("precision_is_the_reference's", _precision_allowed),
         Constraint("sum_fits_half_precision", _sum_fits_half),
+        Constraint("sums_are_rounded_only_where_they_must", _sums_may_be_rounded),
         constraints.block_fits("input_block_size"),
         constraints.block_fits("output_block_size"),
         # Warpgroup products are Hopper's.
@@ -153,6 +154,11 @@ def _precision_allowed(convolution: str, problem: Problem, device: Device) -> bo
 
 def _sum_fits_half(convolution: str, problem: Problem) -> bool:
     return convolution != "fp16" or _products(problem) <= _LONGEST_HALF_SUM
+
+
+def _sums_may_be_rounded(convolution: str, problem: Problem, device: Device) -> bool:
+    """Return whether no kernel has the same products with their sums in single precision, where the library rounds."""
+    return convolution != "fp16" or not conv_im2col.reads_halves(problem, device)
 
 
 def _is_implicit(convolution: str) -> bool:

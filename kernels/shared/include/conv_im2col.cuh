@@ -29,6 +29,7 @@ constexpr int tile_pixels = 128;
 constexpr int copies_of_stage = 64 / copied_channels;
 constexpr int copied_bytes = copied_channels * 2;  // Of one row.
 constexpr int terms = splits ? 3 : 1;
+constexpr long long phases = transposed ? stride_depth * stride_height * stride_width : 1;
 constexpr int channel_copies = static_cast<int>(channels_of_place) / copied_channels * terms;  // At a place of the window.
 constexpr int window_stage_bytes = tile_pixels * 128, im2col_stage_bytes = window_stage_bytes + product_columns * 128;
 
@@ -97,18 +98,17 @@ struct WindowTile {
                     static_cast<int>(divided_up(out.width, stride_width))};
         }
         pixels = shape.samples * grid.pixels();
+        if constexpr (phases > 1) {  // Neighbours in time, as their outputs are in memory.
+            phase = Extent{stride_depth, stride_height, stride_width}.at(number % phases);
+            number /= phases;
+        }
         const long long filter_tiles = divided_up(shape.out_channels / groups, product_columns), across = tiles_across();
         filter = static_cast<int>(number % filter_tiles) * product_columns;
         number /= filter_tiles;
         pixel = (number % across * product_cluster + rank % product_cluster) * tile_pixels;
-        number /= across;
-        group = static_cast<int>(number % groups);
-        if constexpr (transposed) {
-            phase = Extent{stride_depth, stride_height, stride_width}.at(number / groups);
-        }
+        group = static_cast<int>(number / across);
     }
     __device__ __forceinline__ long long count(const ShapeOfSides& shape) const {
-        const long long phases = transposed ? stride_depth * stride_height * stride_width : 1;
         return phases * groups * tiles_across() * divided_up(shape.out_channels / groups, product_columns);
     }
     __device__ __forceinline__ Division sample_of(long long number) const {

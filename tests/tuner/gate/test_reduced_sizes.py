@@ -55,3 +55,39 @@ def test_answers_at_reduced_sizes_depend_on_the_inputs(groups: int, expected: di
     answers = Answers.consult(source, Mode.EVAL)
     assert dict(answers.reduced.sizes) == expected
     assert next(answers.reductions()) is answers.reduced
+
+
+BOUND = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, channels, width):
+        super().__init__()
+        self.layer = nn.Conv2d(channels, 2 * channels, 1)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x):
+        return self.norm(self.layer(x)[..., 3:])
+
+
+batch_size = 12
+channels = 40
+height = 32
+width = 48
+
+
+def get_inputs():
+    return [torch.rand(batch_size, channels, height, 51)]
+
+
+def get_init_inputs():
+    return [channels, width]
+"""
+
+
+def test_sizes_that_are_bound_to_others_stay_and_the_rest_is_reduced() -> None:
+    answers = Answers.consult(Source(load_reference(Path("bound.py"), text=BOUND), CPU), Mode.EVAL)
+    sizes = dict(answers.reduced.sizes)
+    assert (sizes["batch_size"], sizes["channels"], sizes["height"], sizes["width"]) == (8, 8, 8, 48)
