@@ -36,8 +36,8 @@ GRAPH = ("graph_fp16", "graph_tf32", "graph")
 """Convolutions by cuDNN's graph API; the last in the model's own half type."""
 HALF_INPUT = ("fp16", "graph_fp16")
 HALF_WEIGHT = (*HALF_INPUT, "implicit_gemm", IM2COL, IM2COL_PARTS)
-_WAYS = ("strict", "tf32", IM2COL, IM2COL_PARTS, "fp16", "implicit_gemm", *GRAPH, "direct")
-"""To convolve, neighbours where one is the next best choice where the other is none."""
+_WAYS = ("strict", "tf32", IM2COL_PARTS, IM2COL, "implicit_gemm", *GRAPH, "fp16", "direct")
+"""Ways to convolve. The default is `im2col`; where that is none, the nearest is next, of two as near the first."""
 _STRICT = ("strict", "graph", "direct", IM2COL_PARTS)
 """Those that round nothing to less than the model's own type, or as little as can be told from it."""
 
@@ -66,12 +66,12 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         Tunable("graph_plan", tuple(range(cudnn_graph.PLANS)), when=_is_graph, host=True),
         Tunable("benchmark", (False, True), when=_asks_cudnn, host=True),
         Tunable("input_block_size", (128, 256, 512), default=256, when=_converts_input),
-        Tunable("input_vector_bytes", (4, 8, 16), when=_converts_input),
-        Tunable("input_tile", (32, 64), when=_relays_input),
+        Tunable("input_vector_bytes", (4, 8, 16), default=16, when=_converts_input),
+        Tunable("input_tile", (32, 64), default=64, when=_relays_input),
         Tunable("input_items", (1, 2, 4), when=_casts_input),
         Tunable("output_block_size", (128, 256, 512), default=256, when=_finishes),
-        Tunable("output_vector_bytes", (4, 8, 16), when=_finishes),
-        Tunable("output_tile", (32, 64), when=_relays_output),
+        Tunable("output_vector_bytes", (4, 8, 16), default=16, when=_finishes),
+        Tunable("output_tile", (32, 64), default=64, when=_relays_output),
         Tunable("output_items", (1, 2, 4), when=_keeps_output),
         Tunable("in_place", (False, True), when=_may_overwrite, host=True),
     )

@@ -5,6 +5,7 @@ import copy
 import math
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,7 +48,9 @@ def pin(model: ModelNew, device: Device, x: torch.Tensor, pick: int, convolution
     assert problem is not None
     allowed = {"convolution": [convolution], "graph_list": ["ranked"], "graph_plan": [0]}
     allowed |= {name: [value] for name, value in wanted.items()}
-    space = SPACE.restrict(allowed).enumerate(problem, device)
+    # What rounds sums to halves is for other cards; its passes are tested here all the same.
+    kept = tuple(one for one in SPACE.constraints if one.name != "sums_are_rounded_only_where_they_must")
+    space = replace(SPACE, constraints=kept).restrict(allowed).enumerate(problem, device)
     chosen = random.Random(pick).choice(space)
     model.pin(build_plan(model.kernel, chosen, problem, device, compiler_for(device)))
 
@@ -103,7 +106,7 @@ def test_the_copy_engine_writes_whatever_the_alignment(
             assert torch.equal(output, tuned(x))
 
 
-@pytest.mark.parametrize("convolution", ["implicit_gemm", GRAPHS[0]])
+@pytest.mark.parametrize("convolution", ["im2col", "implicit_gemm", GRAPHS[0]])
 def test_operands_are_rounded_as_the_reference_rounds_them(cuda: Device, convolution: str) -> None:
     reference, tuned = pair(64, 128)
     for seed in range(2):
@@ -116,7 +119,7 @@ def test_operands_are_rounded_as_the_reference_rounds_them(cuda: Device, convolu
             assert float((tuned(x) - reference(x)).abs().max()) < 5e-5
 
 
-@pytest.mark.parametrize("convolution", ["fp16", "implicit_gemm", GRAPHS[0]])
+@pytest.mark.parametrize("convolution", ["im2col", "im2col_parts", "fp16", "implicit_gemm", GRAPHS[0]])
 def test_half_precision_is_right_outside_its_range(cuda: Device, convolution: str) -> None:
     for pick in range(4):
         reference, tuned = pair(16, 32)
@@ -148,7 +151,7 @@ def test_torch_flags_decide_the_precision() -> None:
         cudnn.allow_tf32 = before
 
 
-@pytest.mark.parametrize("convolution", ["tf32", "fp16", "implicit_gemm", *GRAPHS])
+@pytest.mark.parametrize("convolution", ["tf32", "im2col", "fp16", "implicit_gemm", *GRAPHS])
 def test_a_channels_last_model_gives_channels_last(cuda: Device, convolution: str) -> None:
     for pick in range(2):
         reference, tuned = (model.to(memory_format=torch.channels_last) for model in pair(16, 16))
