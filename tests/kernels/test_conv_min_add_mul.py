@@ -17,7 +17,7 @@ from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.problem import Problem
 
 CPU = find_device("cpu")
-HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20)
+HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
 SPACE = ModelNew.kernel.space
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -182,9 +182,10 @@ def test_less_precision_only_where_the_reference_has_it() -> None:
         return {member["convolution"] for member in SPACE.enumerate(problem, device)}
 
     graphs = {"graph_fp16", "graph_tf32"} if cudnn_graph.is_installed() else set()
-    assert found("tf32", HOPPER) == {"strict", "tf32", "fp16"} | graphs
-    assert found("strict", HOPPER) == {"strict"}
-    assert found("tf32", HOPPER, in_channels=4096) == {"strict", "tf32"} | graphs - {"graph_fp16"}
+    ours = {"im2col", "im2col_parts"}
+    assert found("tf32", HOPPER) == {"strict", "tf32", "implicit_gemm"} | ours | graphs
+    assert found("strict", HOPPER) == {"strict", "im2col_parts"}
+    assert found("tf32", HOPPER, in_channels=4096) == {"strict", "tf32"} | ours | graphs
     assert found("tf32", CPU) == {"strict"}
 
 

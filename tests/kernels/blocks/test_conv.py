@@ -252,7 +252,8 @@ def of_hopper(name: str, dtype: str, channels: int = 16, **wanted: Any) -> tuple
     _, tuned, inputs = pair(name, getattr(torch, dtype), "nchw")
     problem = tuned.problem(*inputs)
     assert problem is not None
-    axes = {**problem.axes, "in_channels": channels}
+    filters = max(problem.axes["out_channels"], int(wanted.get("product_columns", 0)))
+    axes = {**problem.axes, "in_channels": channels, "out_channels": filters}
     problem = Problem(axes, dtype, {**problem.options, "precision": "tf32" if dtype == "float32" else "strict"})
     space = tuned.kernel.space.restrict({key: [value] for key, value in wanted.items()})
     return problem, list(space.enumerate(problem, HOPPER))
