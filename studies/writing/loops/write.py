@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -125,12 +126,13 @@ class PassesAround:
     left: tuple[str, ...]
 
 
-def passes_around(traced: Traced, given: str, last: str) -> PassesAround:
+def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = False) -> PassesAround:
     """Write what a traced model does around a block as passes.
 
     Args:
         given: the node whose value the block is given; nothing where that is an argument.
         last: the node whose value it makes; nothing where that is the result.
+        is_laid_out: the block is given the value contiguous, however it lies.
 
     Raises:
         UnloweredError: something of it is no loop nest.
@@ -141,7 +143,7 @@ def passes_around(traced: Traced, given: str, last: str) -> PassesAround:
     inputs = dict(zip(traced.names, traced.inputs, strict=False))
     programs = _programs(lambda training: _part(traced, training, mark=last), inputs) if last else {}
     modes = [mode for mode in programs if mode]
-    front = _front(traced, given, inputs) if given else None
+    front = _front(traced, given, inputs, is_laid_out) if given else None
     every = [*([front] if front else []), *programs.values()]
     passes = [one for program in every for one in program.passes]
     sizes = tuple(dict.fromkeys(size for program in every for size in program.sizes))
@@ -175,10 +177,11 @@ def passes_around(traced: Traced, given: str, last: str) -> PassesAround:
     )
 
 
-def _front(traced: Traced, given: str, inputs: Mapping[str, Any]) -> Program | None:
+def _front(traced: Traced, given: str, inputs: Mapping[str, Any], is_laid_out: bool) -> Program | None:
     """The program of what a block is given; None where it is no loop nests, or not the same ones in both modes."""
     try:
-        program = _programs(lambda training: _part(traced, training, end=given), inputs).get("")
+        part = partial(_part, traced, end=given, is_laid_out=is_laid_out)
+        program = _programs(part, inputs).get("")
     except UnloweredError:
         return None
     return program and program.renamed("front")
@@ -194,12 +197,13 @@ def _left(programs: Mapping[str, Program]) -> tuple[str, ...]:
     return max((program.left for program in programs.values()), key=len, default=())
 
 
-def _part(traced: Traced, training: bool, *, mark: str = "", end: str = "") -> nn.Module:
+def _part(traced: Traced, training: bool, *, mark: str = "", end: str = "", is_laid_out: bool = False) -> nn.Module:
     """A part of a traced model in a mode.
 
     Args:
         mark: a node whose value is marked as made by a block.
         end: a node whose value is the result; nothing where it is the model's.
+        is_laid_out: the result is contiguous, however that value lies.
     """
     assert traced.graph is not None
     graph = fx.Graph()
@@ -213,7 +217,9 @@ def _part(traced: Traced, training: bool, *, mark: str = "", end: str = "") -> n
             else:
                 copy.update_kwarg(at, not copy.kwargs[at])
     by_name = {node.name: copy for node, copy in copies.items()}
-    graph.output(by_name[end] if end else result)
+    if end:
+        result = graph.call_method("contiguous", (by_name[end],)) if is_laid_out else by_name[end]
+    graph.output(result)
     if mark:
         made = by_name[mark]
         with graph.inserting_after(made):

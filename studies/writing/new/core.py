@@ -33,6 +33,7 @@ class Core:
         given: the node whose value the block is given, by name; empty where it is an argument of `forward`.
         last: the node whose value the block makes, by name.
         done: the operations that the block does, by name, as often as they are there.
+        is_laid_out: `before` makes that value contiguous, as the block takes it.
     """
 
     block: str
@@ -45,6 +46,7 @@ class Core:
     given: str = ""
     last: str = ""
     done: tuple[str, ...] = ()
+    is_laid_out: bool = False
 
     @property
     def own_names(self) -> set[str]:

@@ -358,7 +358,7 @@ def _cut_and_written(
         *lines, last_line = core.before
         strided = traced.free("strided")
         made = last_line.replace("return", f"{strided} =", 1)
-        core = replace(core, before=(*lines, made, f"return {strided}.contiguous()"))
+        core = replace(core, before=(*lines, made, f"return {strided}.contiguous()"), is_laid_out=True)
     named = {
         *FUNCTIONS,
         *CPP_WORDS,
