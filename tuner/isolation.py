@@ -480,6 +480,12 @@ def report(content: object) -> None:
     _parent.send((_Kind.MESSAGE, content))
 
 
+def mention(content: object) -> None:
+    """Send a message to the process that asked, where there is one that does."""
+    if _parent is not None:
+        report(content)
+
+
 def progress() -> None:
     """Tell the process that asked, where there is one, that what is run here answers; see `IsolatedProcess.ask`."""
     if _parent is not None:

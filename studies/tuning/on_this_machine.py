@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tunebench.studies.tuning.study_file import ExecutorName, StudyRequest
 from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.cores import driving_cores
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.environment import Environment
-from tunebench.tuner.errors import UserError
+from tunebench.tuner.errors import TunebenchError, UserError
 from tunebench.tuner.kernel import Kernel
+from tunebench.tuner.problem import Problem
 from tunebench.tuner.study.evaluate import LocalEvaluator
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.worker import WorkerEvaluator, Workers
@@ -38,6 +41,13 @@ def local_executor(
     Raises:
         UserError: an evaluator cannot be made.
     """
+    queue = BuildQueue(compiler, driving=lane.driving, share=lane.share, apart=request.seconds is not None)
+
+    def foresee(problem: Problem, device: Device) -> None:
+        """Build what every study of the kernel begins with, while the worker gets ready."""
+        with suppress(TunebenchError):
+            queue.submit(kernel, kernel.space.default_for(problem, device), problem, device)
+
     evaluators: list[WorkerEvaluator] = []
     try:
         for place in lane.places:
@@ -48,15 +58,14 @@ def local_executor(
                 known = (evaluators[0].problem, place.device)
                 evaluators.append(WorkerEvaluator(factory, environment, lock, known, lane.workers))
             else:
-                evaluators.append(WorkerEvaluator(factory, device_lock=lock, among=lane.workers))
+                evaluators.append(WorkerEvaluator(factory, None, lock, among=lane.workers, foresee=foresee))
     except BaseException:
         for evaluator in evaluators:
             evaluator.close()
         raise
     for evaluator in evaluators[1:]:
         evaluator.come_up()
-    limited = request.seconds is not None
-    return LocalExecutor(kernel, evaluators, compiler, driving=lane.driving, share=lane.share, limited=limited)
+    return LocalExecutor(kernel, evaluators, queue)
 
 
 def alone(request: StudyRequest, device: Device) -> StudyRequest:

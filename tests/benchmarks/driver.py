@@ -28,6 +28,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.build import Build, CompilerName
+from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
@@ -108,7 +109,9 @@ def drive(url: str | None, slots: int, sampler: str, trials: int, folder: Path) 
     strategy = find_sampler(sampler)(valid, slots)
     with open_database(url or str(folder / f"{sampler}{slots}.db")) as database:
         log = open_study(database, replace(_study(slots), sampler=sampler), _ENVIRONMENT)
-        executor = LocalExecutor(kernel, [Answers() for _ in range(slots)], AtOnce(), BuildCache(folder / "builds"))
+        executor = LocalExecutor(
+            kernel, [Answers() for _ in range(slots)], BuildQueue(AtOnce(), BuildCache(folder / "builds"))
+        )
         targets: list[tuple[str, object, str]] = [
             ("ask", strategy, "ask"),
             ("claim", log, "claim"),

@@ -26,6 +26,7 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.tuning.recordings import load_spaces
 from tunebench.tuner.build import Build
+from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.result import Stage, TrialResult
@@ -69,7 +70,7 @@ def _search(url: str, number: int, space: Path, sampler: str, trials: int, secon
         strategy = find_sampler(sampler)(recorded.space, 0)
         kernel = replace(load_model("scalar_mul").kernel, space=recorded.space.space)
         evaluator = Waiting(recorded, seconds)
-        executor = LocalExecutor(kernel, [evaluator], AtOnce(), BuildCache(Path(builds)))
+        executor = LocalExecutor(kernel, [evaluator], BuildQueue(AtOnce(), BuildCache(Path(builds))))
         outcome = StudyRun(executor, recorded.space, strategy, log).run(Budget(trials))
     return outcome.repeats, outcome.best.median_ms if outcome.best else None
 

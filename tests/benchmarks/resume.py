@@ -30,6 +30,7 @@ from tunebench.db.entries.study_log import open_study
 from tunebench.db.entries.writer import Writer
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.build import Build
+from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.problem import Problem
@@ -107,7 +108,7 @@ def go_on(file: str, sampler: str, trials: int) -> dict[str, object]:
     with open_database(file) as database, tempfile.TemporaryDirectory() as builds:
         strategy = find_sampler(sampler)(valid, 0)
         log = open_study(database, replace(_study(0), sampler=sampler), _ENVIRONMENT)
-        executor = LocalExecutor(kernel, [_Known(valid)], AtOnce(), BuildCache(Path(builds)))
+        executor = LocalExecutor(kernel, [_Known(valid)], BuildQueue(AtOnce(), BuildCache(Path(builds))))
         StudyRun(executor, valid, strategy, log).run(Budget(trials + _NEW), note)
     return {
         "sampler": sampler,

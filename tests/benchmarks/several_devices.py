@@ -44,7 +44,6 @@ from tunebench.studies.tuning.resolved import Resolved, resolve
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.tune import Announcement, tune
 from tunebench.tuner.compile.building import BuildQueue
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.study.study import Progress
 
 _WITHIN = 0.01
@@ -58,7 +57,7 @@ def build_ahead(resolved: Resolved, count: int) -> int:
     mode, kernel = resolved.modes[0], resolved.kernel
     problem = problem_of(load_model(resolved.request.kernel), resolved.reference, mode)
     assert problem is not None
-    queue = BuildQueue(resolved.compiler, BuildCache(), len(os.sched_getaffinity(0)))
+    queue = BuildQueue(resolved.compiler, workers=len(os.sched_getaffinity(0)))
     space = resolved.space.enumerate(problem, resolved.device)
     wanted = [space[space.default], *islice(space, count)]
     builds = {queue.submit(kernel, configuration, problem, resolved.device) for configuration in wanted}

@@ -8,6 +8,7 @@ from memory_log import MemoryLog
 
 from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
+from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import CaptureError
@@ -133,7 +134,7 @@ def test_a_study_of_short_forwards_is_timed_by_one_clock(cuda: Device, model: ty
     space = kernel.space.enumerate(subject.problem, cuda)
     log = MemoryLog()
     evaluator = LocalEvaluator(subject, compiler_for(cuda))
-    executor = LocalExecutor(kernel, [evaluator], compiler_for(cuda))
+    executor = LocalExecutor(kernel, [evaluator], BuildQueue(compiler_for(cuda)))
     run = StudyRun(executor, space, make_sampler("random", space, 0), log)
     outcome = run.run(Budget(12))
     assert {result.measurement.clock for result in log.results if result.measurement} == {"cuda-graph"}

@@ -10,7 +10,7 @@ from tunebench.kernels.gemm_scale_bn.model import ModelNew as GemmScaleBn
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.scalar_mul.model import ModelNew as ScalarMul
 from tunebench.tuner.build import CompilerName
-from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.building import BuildQueue, build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import LaunchError
@@ -160,7 +160,7 @@ def test_a_study_on_the_device(cuda: Device) -> None:
     log = MemoryLog()
     sampler = make_sampler("gp", space, 0)
     evaluator = LocalEvaluator(subject, compiler_for(cuda))
-    executor = LocalExecutor(kernel, [evaluator], compiler_for(cuda))
+    executor = LocalExecutor(kernel, [evaluator], BuildQueue(compiler_for(cuda)))
     outcome = StudyRun(executor, space, sampler, log).run(Budget(25))
     assert outcome.trials == 25
     assert all(result.status.timed for result in log.results), outcome.refusals

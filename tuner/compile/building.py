@@ -22,6 +22,8 @@ from tunebench.tuner.kernel import Kernel, Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.variant import Variant
 
+MOST_BUILDS = 16
+"""Upper limit of concurrent builds of one study."""
 _LOOK_SECONDS = 0.5  # how often a build that is waited for is looked at
 _CLOSE_SECONDS = 5.0
 
@@ -200,25 +202,30 @@ class BuildQueue:
     """A queue that builds variants on threads; configurations that share a variant share its build.
 
     Args:
-        workers: so many builds run at once.
-        cores: what compiles keeps to these; to all that this process may use where none is named.
+        cache: of builds; the user's own unless given.
+        driving: cores that compilers keep off, see `driving_cores`.
+        share: of the other cores, how much its compilers may use at once: other studies have theirs.
+        workers: so many builds run at once; as many as that share has cores unless given.
         apart: all builds but the first are made apart, where the compiler can: nobody waits for them in the end.
     """
 
     def __init__(
         self,
         compiler: Compiler,
-        cache: BuildCache,
-        workers: int,
-        cores: Collection[int] = (),
+        cache: BuildCache | None = None,
+        driving: Collection[int] = (),
+        share: float = 1.0,
         *,
+        workers: int | None = None,
         apart: bool = False,
     ) -> None:
-        self._cores = cores
+        cores = os.sched_getaffinity(0) - set(driving)
+        self.workers = workers or max(1, min(MOST_BUILDS, int(len(cores) * share)))
+        self._cores = cores if driving else ()
         self._compiler = compiler
         self._later = compiler.apart() if apart else compiler
-        self._cache = cache
-        self._turns = threading.Semaphore(workers)
+        self._cache = cache or BuildCache()
+        self._turns = threading.Semaphore(self.workers)
         self._builds: dict[str, Building] = {}
 
     def submit(self, kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Building:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -37,7 +37,7 @@ from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.stages.sanitized import sanitize
 from tunebench.tuner.gate.values import Values
-from tunebench.tuner.isolation import progress
+from tunebench.tuner.isolation import mention, progress
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory, Plan, TunableModel, prepare_model
 from tunebench.tuner.problem import Accuracy, Objective, Problem, Work
 from tunebench.tuner.reference import Reference
@@ -71,6 +71,14 @@ class Finalist(NamedTuple):
 
     configuration: Configuration
     build: Build
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What a subject will be of, told before it is ready."""
+
+    problem: Problem
+    device: Device
 
 
 @dataclass(frozen=True)
@@ -123,10 +131,19 @@ class Subject:
         state, make = original.state_dict(), cast(Callable[..., torch.nn.Module], factory)
         with users_code("ModelNew cannot be made like Model", files):
             model = cast(TunableModel, prepare_model(reference, mode, where, make, state))
+
+        def begun(_: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+            with contextlib.suppress(Exception):  # whatever is wrong with it is told below
+                if isinstance(problem := model.identify(*inputs), Problem):  # of those in float64 there may be none
+                    first.remove()
+                    mention(Foreseen(problem.at(accuracy, objective), device))
+
         with users_code("the reference does not run", files):
+            first = original.register_forward_pre_hook(begun)
             hook = original.register_forward_hook(lambda *_: progress())
             answers = Answers.consult(source, mode, accuracy, Model(original))
             hook.remove()
+            first.remove()
         with users_code("problem()", files):
             problem = model.identify(*answers.oracle.cases[0].inputs)
         if problem is None:

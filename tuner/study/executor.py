@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import abc
-import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from tunebench.tuner.build import Build
-from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.compile.building import BuildQueue
-from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import WorkerError
@@ -25,9 +22,6 @@ from tunebench.tuner.study.evaluate import NOBODY, Leaders
 from tunebench.tuner.study.worker import WorkerEvaluator
 
 Answer = TypeVar("Answer")
-
-MOST_BUILDS = 16
-"""Upper limit of concurrent builds."""
 
 _CLOSE_SECONDS = 10.0
 
@@ -157,27 +151,13 @@ class LocalExecutor(Executor):
 
     Args:
         evaluators: see `Executor`.
-        cache: of builds; the user's own unless given.
-        driving: cores that compilers keep off, see `driving_cores`.
-        share: of the other cores, how much its compilers may use at once: other studies have theirs.
-        limited: the study's time is, so that it does not wait in the end for what it builds ahead.
+        queue: of its builds.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        evaluators: Sequence[WorkerEvaluator],
-        compiler: Compiler,
-        cache: BuildCache | None = None,
-        driving: Collection[int] = (),
-        share: float = 1.0,
-        *,
-        limited: bool = False,
-    ) -> None:
-        cores = os.sched_getaffinity(0) - set(driving)
-        super().__init__(evaluators, max(1, min(MOST_BUILDS, int(len(cores) * share))))
+    def __init__(self, kernel: Kernel, evaluators: Sequence[WorkerEvaluator], queue: BuildQueue) -> None:
+        super().__init__(evaluators, queue.workers)
         self._kernel = kernel
-        self._queue = BuildQueue(compiler, cache or BuildCache(), self.ahead, cores if driving else (), apart=limited)
+        self._queue = queue
 
     def build(self, configuration: Configuration) -> Building:
         """See `Executor.build`."""

@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.base import Compiler
+from tunebench.tuner.compile.building import MOST_BUILDS
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
@@ -29,7 +30,7 @@ from tunebench.tuner.errors import CompilerKilledError, DeviceMissingError, Tune
 from tunebench.tuner.isolation import IsolatedProcess, LostError, asked_again_if_killed, settings, start_forkserver
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.study.evaluate import LocalEvaluator
-from tunebench.tuner.study.executor import MOST_BUILDS, Building, Executor
+from tunebench.tuner.study.executor import Building, Executor
 from tunebench.tuner.study.worker import WorkerEvaluator
 from tunebench.tuner.variant import Variant
 

@@ -26,6 +26,7 @@ from tunebench.tuner.isolation import (
     DiedError,
     HungError,
     IsolatedProcess,
+    Listen,
     LostError,
     asked_again_if_killed,
     leave,
@@ -34,7 +35,15 @@ from tunebench.tuner.isolation import (
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits, LocalEvaluator
+from tunebench.tuner.study.evaluate import (
+    NO_LIMITS,
+    NOBODY,
+    Finalist,
+    Foreseen,
+    Leaders,
+    Limits,
+    LocalEvaluator,
+)
 from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.watched import load_seconds
 
@@ -45,6 +54,8 @@ Answer = TypeVar("Answer")
 
 Describe = Callable[[Device], Environment]
 """Describes what results on a device are obtained with; it is pickled as well."""
+
+Foresee = Callable[[Problem, Device], None]
 
 _Prepared = tuple[Problem, Device, float, Mapping[Activity, float], Environment | None]
 """The problem, the device, seconds of a call of the reference, seconds of what getting ready took, by activity, and
@@ -99,6 +110,7 @@ class WorkerEvaluator:
         known: the problem and the device. The worker then comes up when it is first asked, in the thread that asks.
         among: which it is one of from the beginning.
         process: the worker, wherever it is; one of this machine unless given.
+        foresee: is told the problem and the device, where the worker has them before it is ready.
 
     Raises:
         UserError: the factory refused, as it would have here.
@@ -113,7 +125,9 @@ class WorkerEvaluator:
         known: tuple[Problem, Device] | None = None,
         among: Workers | None = None,
         process: IsolatedProcess | None = None,
+        foresee: Foresee | None = None,
     ) -> None:
+        self._foresee = foresee
         self._factory = factory
         self._lock = device_lock
         self._describe = environment
@@ -199,11 +213,12 @@ class WorkerEvaluator:
         *arguments: object,
         first: float | None = None,
         shared: bool = False,
+        listen: Listen = lambda _: None,
     ) -> Answer:
         """Ask the worker once it has the device for itself; only then its time begins."""
         if self._lock is not None:
             self.process.ask(_LONGEST_WAIT_SECONDS, _take_device, self._lock, shared, listen=say_on_stderr)
-        return self.process.ask(seconds, function, *arguments, first=first)
+        return self.process.ask(seconds, function, *arguments, first=first, listen=listen)
 
     def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
         """See `LocalEvaluator.sanitize`.
@@ -280,7 +295,13 @@ class WorkerEvaluator:
 
     def _start(self) -> _Prepared:
         self.process.start()
-        return self._alone(PREPARE_SECONDS, _prepare, self._factory, self._describe, first=load_seconds())
+
+        def listen(content: object) -> None:
+            if self._foresee is not None and isinstance(content, Foreseen):
+                self._foresee(content.problem, content.device)
+
+        arguments = (self._factory, self._describe)
+        return self._alone(PREPARE_SECONDS, _prepare, *arguments, first=load_seconds(), listen=listen)
 
 
 # What follows runs in the worker.

@@ -35,6 +35,7 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.display.report.gather import gather
 from tunebench.studies.tuning.recordings import load_spaces
 from tunebench.tuner.build import CompilerName
+from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
@@ -259,7 +260,7 @@ def tune(
     description = StudyDescription(kernel.name, kernel.digest, "space", problem, CPU, CompilerName.CPU, "exhaustive", 3)
     log = open_study(database, description, ENVIRONMENT)
     sampler = make_sampler("exhaustive", space, 3)
-    executor = LocalExecutor(kernel, [evaluator], compiler_for(CPU))
+    executor = LocalExecutor(kernel, [evaluator], BuildQueue(compiler_for(CPU)))
     return log, StudyRun(executor, space, sampler, log).run(Budget(trials)), asked
 
 

@@ -20,10 +20,11 @@ from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.tune import tune
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.device import find_device
+from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.device_lock import DeviceLock
 from tunebench.tuner.errors import OutOfTimeError, UserError, WorkerError
 from tunebench.tuner.kernel import Mode
+from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import TrialResult, TrialStatus
 from tunebench.tuner.study.evaluate import NOBODY, Leaders
 from tunebench.tuner.study.worker import EVALUATE_SECONDS, WorkerEvaluator
@@ -100,6 +101,15 @@ def test_a_worker_has_its_device_for_itself_while_it_is_asked(
     lock.release()
     assert evaluate(evaluator, factory, 0).status.timed
     evaluator.close()
+
+
+def test_a_worker_tells_its_problem_while_it_gets_ready(write_kernel: WriteKernel) -> None:
+    request = request_of(str(write_kernel().kernel.folder), {"device": "cpu"})
+    told: list[tuple[Problem, Device]] = []
+    make = functools.partial(make_evaluator, request, Mode.EVAL)
+    evaluator = WorkerEvaluator(make, foresee=lambda problem, device: told.append((problem, device)))
+    evaluator.close()
+    assert told == [(evaluator.problem, evaluator.device)]
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def test_nobody_waits_in_the_end_for_builds_that_are_processes(
     subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, device)
     space = kernel.space.enumerate(subject.problem, device)
     words, begun, ended = {HERE: threading.Event(), APART: threading.Event()}, threading.Semaphore(0), list[str]()
-    queue = BuildQueue(_Waits(words, begun, ended), BuildCache(tmp_path), 3, apart=True)
+    queue = BuildQueue(_Waits(words, begun, ended), BuildCache(tmp_path), workers=3, apart=True)
     builds = [queue.submit(kernel, space[number], subject.problem, device) for number in range(0, 12, 4)]
     for _ in builds:
         assert begun.acquire(timeout=60)

@@ -15,6 +15,7 @@ from sample_kernel import WriteKernel
 import tunebench.kernels
 from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device, find_device
@@ -204,7 +205,7 @@ def test_a_refused_finalist_is_a_row_and_never_leads(make: Make) -> None:
     log = MemoryLog()
     compiler = compiler_for(CPU)
     sampler = make_sampler("exhaustive", space, 0)
-    executor = LocalExecutor(kernel, [LocalEvaluator(subject, compiler)], compiler)
+    executor = LocalExecutor(kernel, [LocalEvaluator(subject, compiler)], BuildQueue(compiler))
     outcome = StudyRun(executor, space, sampler, log).run(Budget(12))
     refused = [result for result in log.results if result.status is TrialStatus.CORRECTNESS]
     assert refused

@@ -13,6 +13,7 @@ from table_evaluator import AtOnce, TableEvaluator
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.build import Build
+from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Accuracy, Objective, Problem
@@ -55,7 +56,9 @@ def test_a_study_finds_what_costs_the_least(write_kernel: WriteKernel, objective
     evaluator.energy = energy_mj
     log = MemoryLog()
     for trials in (len(space) // 2, len(space)):  # the second half goes on where the first ended
-        run = StudyRun(LocalExecutor(kernel, [evaluator], AtOnce()), space, make_sampler("random", space, 3), log)
+        run = StudyRun(
+            LocalExecutor(kernel, [evaluator], BuildQueue(AtOnce())), space, make_sampler("random", space, 3), log
+        )
         outcome = run.run(Budget(trials))
     assert outcome.comparison is not None
     expected = min(space, key=lambda one: objective.cost(time_ms(one), energy_mj(one)))

@@ -18,6 +18,7 @@ from table_evaluator import AtOnce, TableEvaluator
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.build import Build
+from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
@@ -54,7 +55,9 @@ def run(
     subjects = [Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU) for _ in range(evaluators)]
     space = kernel.space.enumerate(subjects[0].problem, CPU)
     asked = [LocalEvaluator(subject, compiler_for(CPU)) for subject in subjects]
-    study = StudyRun(LocalExecutor(kernel, asked, compiler_for(CPU)), space, make_sampler(sampler, space, 3), log)
+    study = StudyRun(
+        LocalExecutor(kernel, asked, BuildQueue(compiler_for(CPU))), space, make_sampler(sampler, space, 3), log
+    )
     return study.run(Budget(trials), report)
 
 
@@ -76,7 +79,7 @@ def tabled(
         return 1 + space.require(configuration) * 7 % 33 / 33
 
     asked = [TableEvaluator(time_ms, PROBLEM, steps) for _ in range(evaluators)]
-    executor = LocalExecutor(kernel, asked, AtOnce())
+    executor = LocalExecutor(kernel, asked, BuildQueue(AtOnce()))
     study = StudyRun(executor, space, make_sampler(sampler, space, 3), log, tuple(warm_starts))
     return study.run(Budget(trials), report)
 
@@ -338,7 +341,7 @@ def test_what_moves_up_after_a_refusal_is_proven_first(
     space = kernel.space.enumerate(subject.problem, CPU)
     evaluator = Screening(subject, compiler_for(CPU))
     sampler = make_sampler("exhaustive", space, 3)
-    executor = LocalExecutor(kernel, [evaluator], compiler_for(CPU))
+    executor = LocalExecutor(kernel, [evaluator], BuildQueue(compiler_for(CPU)))
     outcome = StudyRun(executor, space, sampler, log).run(Budget(9))
     assert compared and all(configuration["variety"] == 0 for configuration in compared)
     refused = [result for result in log.results if result.status is TrialStatus.CORRECTNESS]
@@ -402,7 +405,7 @@ def limited(
         evaluator.now += 2.0
         return Stage("boundary", True, 2.0, "right across the boundary")
 
-    executor = LocalExecutor(factory.kernel, [evaluator], AtOnce())
+    executor = LocalExecutor(factory.kernel, [evaluator], BuildQueue(AtOnce()))
     sampler = make_sampler("random", space, 3)
     study = StudyRun(executor, space, sampler, log, confirm=confirm, clock=lambda: evaluator.now)
     return study.run(budget, report), evaluator, searched[0]
@@ -487,7 +490,7 @@ def test_who_leads_is_checked_beside_the_sanitizer_and_another_winner_afterwards
     wins = second if another_wins else None
     steps = [step.name for step in ALL]
     evaluator = Watched(times.__getitem__, PROBLEM, steps, checking=checking, is_late=is_late, wins=wins)
-    executor = LocalExecutor(factory.kernel, [evaluator], AtOnce())
+    executor = LocalExecutor(factory.kernel, [evaluator], BuildQueue(AtOnce()))
     outcome = StudyRun(executor, space, make_sampler("exhaustive", space, 3), log, confirm=confirm).run(Budget(1000))
     assert outcome.comparison is not None and outcome.comparison.best == (wins or best)
     assert checked == [best, second][: 1 + another_wins]
