@@ -75,7 +75,7 @@ class Finalist(NamedTuple):
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What a subject will be of, told before it is ready."""
+    """The problem and the device of a subject, told before it is ready."""
 
     problem: Problem
     device: Device
