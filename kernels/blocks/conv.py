@@ -30,7 +30,9 @@ range: x is scaled by 64 and each channel's weight by a power of two. A sample w
 and not within 1/64 and 1000, and a channel whose weight has no such scale, are found on the device, without waiting
 for it, and computed again in single precision by a plain kernel: right, and much slower. Within that range a
 sample's tiny elements keep an absolute error of at most 2⁻²⁵ of the sample's largest or of 1/64, whichever is more.
-A model in float16 or bfloat16 is convolved in that type, as the reference is, with single-precision sums.
+A model in float16 or bfloat16 is convolved in that type, as the reference is, with single-precision sums. Where
+TF32 is not permitted, `im2col_parts` still multiplies halves, two for each operand: together they have single
+precision's mantissa but for two bits.
 
 Nothing is kept between calls: the weight is converted in every forward.
 """

@@ -69,10 +69,8 @@ def prepared(plan: Plan, x: torch.Tensor, weight: torch.Tensor) -> Operands:
     elif is_im2col(convolution) and not _is_aligned(x):
         source = x.clone()
     if convolution not in HALF_WEIGHT:
-        filters, halves = (
-            0,
-            weight.contiguous(memory_format=memory_format(str(plan["convolution_layout"]), weight.dim())),
-        )
+        layout = memory_format(str(plan["convolution_layout"]), weight.dim())
+        filters, halves = 0, weight.contiguous(memory_format=layout)
     elif not scales and plan.once(_is_as_copied, weight.shape, weight.stride()) and _is_aligned(weight):
         filters, halves = 0, weight
     else:
@@ -92,12 +90,17 @@ def _converts(plan: Plan, scales: bool) -> bool:
     """Return whether x goes through a pass before the convolution."""
     if plan["convolution"] in ("implicit_gemm", "direct"):
         return False
-    return scales or str(plan["convolution_layout"]) != plan.problem.options["input"]
+    return scales or _relays(plan)
+
+
+def _relays(plan: Plan) -> bool:
+    """Return whether x lies in another layout than the convolution takes."""
+    return bool(plan["convolution_layout"] != plan.problem.options["input"])
 
 
 def _parts_of_sample(plan: Plan, channels: int, pixels: int) -> int:
     """Return how many tiles, or chunks, a sample has in the pass."""
-    if str(plan["convolution_layout"]) != plan.problem.options["input"]:
+    if _relays(plan):
         tile = plan.integer("input_tile")
         return ceil_div(channels, tile) * ceil_div(pixels, tile)
     of_thread = plan.integer("input_items") * _width(plan, "input_vector_bytes")
