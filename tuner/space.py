@@ -109,12 +109,14 @@ class SearchSpace:
     """The declared space: tunables and constraints.
 
     Attributes:
+        starts: what a study tries next after the default, each some tunables' values, where it is valid.
         names: of the tunables.
         default: the hand-picked value of every tunable, those that are inactive by default included.
     """
 
     tunables: tuple[Tunable, ...]
     constraints: tuple[Constraint, ...] = ()
+    starts: tuple[Mapping[str, Value], ...] = ()
     names: tuple[str, ...] = field(init=False)
     default: Mapping[str, Value] = field(init=False)
 
@@ -181,7 +183,7 @@ class SearchSpace:
             default = self.default[tunable.name]
             return replace(tunable, values=values, default=default if default in values else None)
 
-        return SearchSpace(tuple(map(restricted, self.tunables)), self.constraints)
+        return replace(self, tunables=tuple(map(restricted, self.tunables)))
 
     def fix(self, values: Mapping[str, Value]) -> SearchSpace:
         """Return the same space with some tunables at one value each; raises as `restrict` does."""

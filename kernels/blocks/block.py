@@ -154,9 +154,10 @@ class Passes:
         return replace(
             design,
             source=f"{design.source}\n{source}",
-            space=SearchSpace(
-                (*design.space.tunables, *(one for one in self.space.tunables if one.name not in known)),
-                (*design.space.constraints, *self.space.constraints),
+            space=replace(
+                design.space,
+                tunables=(*design.space.tunables, *(one for one in self.space.tunables if one.name not in known)),
+                constraints=(*design.space.constraints, *self.space.constraints),
             ),
             modes=tuple(dict.fromkeys((*design.modes, *self.modes))),
             compiled_axes=(*design.compiled_axes, *self.sizes),
@@ -396,7 +397,7 @@ def _with_defaults(cls: type[Block], space: SearchSpace) -> SearchSpace:
         Tunable(one.name, one.values, one.when, one.host, cls.defaults.get(one.name, one.default))
         for one in space.tunables
     )
-    return SearchSpace(tunables, space.constraints)
+    return replace(space, tunables=tunables)
 
 
 def _file_of(cls: type) -> Path:

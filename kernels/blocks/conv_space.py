@@ -105,7 +105,8 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
     ]
     if not graphs:
         conditions.append(Constraint("function_is_not_for_a_graph", _is_no_graph))
-    return SearchSpace(tunables, (*conditions, *needs))
+    # Where the reference does not round, whatever it may do, the default is refused.
+    return SearchSpace(tunables, (*conditions, *needs), starts=({"convolution": IM2COL_PARTS},))
 
 
 def implicit_shared_bytes(problem: Problem, ring_rows: int, register_rows: int | None = None) -> int:

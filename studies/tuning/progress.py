@@ -140,7 +140,7 @@ def announce(console: Console, announcement: Announcement) -> None:
     if announcement.warm_starts and not announcement.done:
         origins = dict.fromkeys(one.origin.partition(", ")[2] or one.origin for one in announcement.warm_starts)
         count = len(announcement.warm_starts)
-        say(console, f"  warm start: {count} first trials: {'; '.join(origins)} (--fresh begins without)")
+        say(console, f"  warm start: {count} first trials: {'; '.join(origins)} (--fresh leaves out earlier studies)")
 
 
 class Failures:

@@ -99,7 +99,7 @@ def _notes(report: StudyReport, *, verbose: bool) -> Iterator[tuple[str, str]]:
     for text in outcome.lost:
         yield "lost", f"went on without {text}"
     if report.warm_starts:
-        yield "warm start", f"configurations from earlier studies: {len(report.warm_starts)}"
+        yield "warm start", f"configurations to begin with: {len(report.warm_starts)}"
     for one in report.warm_starts if verbose else ():
         yield one.origin, str(one.configuration)
     endings = {

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -20,9 +20,8 @@ from tunebench.studies.tuning import PRELOAD
 from tunebench.studies.tuning.executors import environment_for, make_executor
 from tunebench.studies.tuning.on_this_machine import alone
 from tunebench.studies.tuning.resolved import Resolved, make_contender
-from tunebench.studies.tuning.study_file import StudyRequest
 from tunebench.tuner.compile.for_gpu import refusal_for_gpu
-from tunebench.tuner.configuration import Configuration
+from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UserError
 from tunebench.tuner.gate.boundary.spec import Files
@@ -41,6 +40,7 @@ from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
 
 NAMED = "named by the study"
+OWN = "named by the kernel"
 """Where a configuration comes from that a study is told to begin with."""
 
 
@@ -230,14 +230,19 @@ def _warm_starts(
     request = resolved.request
     begun = begun_study(database, description)
     if begun is not None:
-        if request.fresh and any(one.origin != NAMED for one in begun.warm_starts):
+        if request.fresh and any(one.origin not in (NAMED, OWN) for one in begun.warm_starts):
             raise UserError(
                 f"study {begun.study} has begun with {len(begun.warm_starts)} configurations from earlier ones: "
                 "leave out --fresh to go on with it, or begin another one with --seed"
             )
         return begun.warm_starts
-    named = _named(request, sampler.space)
-    if request.fresh or not sampler.learns:
+    named = _valid(request.start, sampler.space, NAMED)
+    if not sampler.learns:
+        return named
+    known = {sampler.space[sampler.space.default], *(one.configuration for one in named)}
+    own = _valid(resolved.space.starts, sampler.space, OWN)
+    named = (*named, *(one for one in own if one.configuration not in known))
+    if request.fresh:
         return named
     shipped = shipped_studies(resolved.kernel, description.problem, description.device)
     earlier = [*earlier_studies(database, description), *shipped]
@@ -246,10 +251,10 @@ def _warm_starts(
     return (*named, *(one for one in found if one.configuration not in begun_with))
 
 
-def _named(request: StudyRequest, space: ValidSpace) -> tuple[WarmStart, ...]:
-    """The configurations that a request says to begin with, as far as they are valid here."""
-    numbers = (space.completing(values) for values in request.start)
-    return tuple(WarmStart(space[number], NAMED) for number in numbers if number is not None)
+def _valid(starts: Iterable[Mapping[str, Value]], space: ValidSpace, origin: str) -> tuple[WarmStart, ...]:
+    """The configurations with the given values, as far as there are such."""
+    numbers = map(space.completing, starts)
+    return tuple(WarmStart(space[number], origin) for number in numbers if number is not None)
 
 
 def _space_digest(space: SearchSpace) -> str:

@@ -77,7 +77,7 @@ def test_a_study_begins_with_what_is_known_and_goes_on_with_it(
 
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         print_reports([again])
-    assert f"configurations from earlier studies: {len(again.warm_starts)}\n" in printed.getvalue()
+    assert f"configurations to begin with: {len(again.warm_starts)}\n" in printed.getvalue()
     assert report_values(again)["warm_starts"] == [
         {"configuration": dict(one.configuration), "origin": one.origin} for one in again.warm_starts
     ]
@@ -109,6 +109,16 @@ def test_what_ships_with_a_kernel_is_a_warm_start(write_kernel: WriteKernel, tmp
     assert [one.origin for one in report.warm_starts] == ["shipped, n=99 float32 on another CPU"]
     with open_database(tmp_path / "results.db", read_only=True) as database:
         assert dict(trials(database, limit=1)[0].configuration) == configuration
+
+
+def test_what_a_kernel_names_comes_after_the_default(write_kernel: WriteKernel, tmp_path: Path) -> None:
+    named = 'Tunable("variety", (0, 1, 2)),\n    ),\n    starts=({"variety": 2}, {"variety": 7}, {"variety": 0})'
+    factory = write_kernel(model={'Tunable("variety", (0, 1, 2)),\n    )': named})
+    folder, file = str(factory.kernel.folder), tmp_path / "results.db"
+    assert [one.origin for one in tuned(folder, file, trials=2, fresh=True).warm_starts] == ["named by the kernel"]
+    with open_database(file, read_only=True) as database:
+        assert [row.configuration["variety"] for row in reversed(trials(database, limit=2))] == [0, 2]
+    assert tuned(folder, file, trials=1, sampler="random").warm_starts == ()
 
 
 @pytest.mark.slow
