@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+from benchmarks.convolutions import convolutions
 from benchmarks.exam.problems import problems
 from benchmarks.exam.table import details, geometric_mean, summary
+
+from tunebench.tuner.reference import load_reference
 
 RELU = """
 import torch
@@ -40,6 +44,18 @@ def test_a_large_problem_is_measured_at_part_of_its_batch(tmp_path: Path) -> Non
     assert (relu.block, relu.sizes(1 << 37), relu.is_kernelbenchs) == ("pointwise", {}, True)
     (relu.path / "reference.py").write_text(RELU, encoding="utf-8")
     assert relu.sizes(1 << 37) == {"batch_size": 1024}
+
+
+def test_every_convolution_is_a_problem_of_its_own_that_runs() -> None:
+    every, meta, outputs = list(convolutions()), torch.device("meta"), {}
+    for one in every:
+        reference = load_reference(Path(f"{one.name}.py"), text=one.file("bfloat16"))
+        result = reference.make_model(0, meta)(*reference.make_inputs(0, meta))
+        assert isinstance(result, torch.Tensor) and result.dtype == torch.bfloat16
+        outputs[one.name] = tuple(result.shape)
+    assert len(outputs) == len(every) == 108
+    assert outputs["32x256x14_to_256"] == (32, 256, 14, 14)
+    assert outputs["resnet50_128_128_3_2_56_1"] == (32, 128, 28, 28)
 
 
 def test_tables_have_means_by_class() -> None:
