@@ -200,8 +200,12 @@ class Conv(Block):
             return launches.direct(plan, x, weight, behind)
         operands = launches.prepared(plan, x, weight)
         behind = behind._replace(factors=operands.factors)
-        run = launches.implicit_gemm if convolution == "implicit_gemm" else self._convolve_and_finish
-        output = (launches.im2col if is_im2col(str(convolution)) else run)(plan, operands, behind)
+        if is_im2col(str(convolution)):
+            output = launches.im2col(plan, operands, behind)
+        elif convolution == "implicit_gemm":
+            output = launches.implicit_gemm(plan, operands, behind)
+        else:
+            output = self._convolve_and_finish(plan, operands, behind)
         if operands.largest is not None:
             launches.repair(plan, x, weight, output, operands.largest, behind)
         return output

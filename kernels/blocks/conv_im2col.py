@@ -24,7 +24,7 @@ IM2COL_THREADS = 288
 _STATIC_BYTES = 8192
 """Bytes of shared memory beside the pipeline's, at most: what the tile's channels have."""
 _SHARED_BYTES = 227 << 10
-"""What a multiprocessor of Hopper has for its blocks."""
+"""A multiprocessor of Hopper has so much shared memory for its blocks."""
 _RESIDENT = {64: 3, 128: 2}
 """Blocks of so many columns that a multiprocessor has registers for; else one."""
 _CORNERS = {2: (-128, 127), 3: (-16, 15)}
@@ -94,7 +94,7 @@ def _copy_engine_reads(convolution: str, problem: Problem) -> bool:
     axes, sides = problem.axes, _windows(problem.axes)
     least, most = _CORNERS[len(sides)]
     groups = axes.get("groups", 1)
-    # What the pass lays out anew has any number of channels.
+    # Images that a pass lays out anew may have any number of channels.
     whole = axes["in_channels"] % _CHANNELS_OF_PITCH == 0 or problem.options["input"] == "nchw"
     whole = whole and (groups == 1 or axes["in_channels"] // groups % 16 == 0)
     begins = [begin for side in sides for begin in (side.lower, side.upper)]
@@ -168,8 +168,7 @@ def im2col_launch(plan: Plan) -> Im2colLaunch:
     strides = [2 * pixel_pitch(plan)]
     for size in reversed(sizes):
         strides.append(strides[-1] * size)
-    inner = sides[::-1]
-    windows = Windows(*(tuple(getattr(side, name) for side in inner) for name in ("lower", "upper", "step")))
+    _, lower, upper, steps, _ = zip(*reversed(sides), strict=True)
     rows, depth = rows_of_filters(plan)
     geometry = geometry_of_axes(axes)
     phases = math.prod(geometry.stride) if geometry.transposed else 1
@@ -185,7 +184,7 @@ def im2col_launch(plan: Plan) -> Im2colLaunch:
             tuple(strides),
             (copied, _TILE_PIXELS),
             2 * copied,
-            windows,
+            Windows(lower, upper, steps),
         ),
         # Rows 8 · q + 2 · i + p of each 32, in the order of i, q and p.
         filters=MapLayout(

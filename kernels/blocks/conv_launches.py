@@ -16,8 +16,17 @@ from tunebench.kernels.blocks.conv_im2col import (
     pixel_pitch,
     rows_of_filters,
 )
-from tunebench.kernels.blocks.conv_space import HALF_WEIGHT, TILE_COLUMNS, TILE_FILTERS, implicit_shared_bytes
+from tunebench.kernels.blocks.conv_space import (
+    HALF_WEIGHT,
+    TILE_COLUMNS,
+    TILE_FILTERS,
+    converts_input,
+    has_passes,
+    implicit_shared_bytes,
+    relays_input,
+)
 from tunebench.kernels.shared import REPAIR_THREADS
+from tunebench.kernels.shared.alignment import aligned, is_aligned
 from tunebench.kernels.shared.images import geometry_of_axes, layout_of, memory_format, sides_of
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import MOST_BLOCKS
@@ -63,15 +72,14 @@ def prepared(plan: Plan, x: torch.Tensor, weight: torch.Tensor) -> Operands:
     convolution, samples = str(plan["convolution"]), x.shape[0]
     scales = convolution in HALF_WEIGHT and weight.dtype == torch.float32
     stored = torch.float16 if scales else x.dtype
-    source, parts = x, 1
-    if passes := plan.once(_converts, scales):
+    parts = 1
+    if passes := plan.once(_converts):
         source, parts = _empty_input(plan, x, stored), plan.once(_parts_of_sample, x.shape[1], x.shape[2:].numel())
-    elif is_im2col(convolution) and not _is_aligned(x):
-        source = x.clone()
+    else:
+        source = aligned(x) if is_im2col(convolution) else x
     if convolution not in HALF_WEIGHT:
-        layout = memory_format(str(plan["convolution_layout"]), weight.dim())
-        filters, halves = 0, weight.contiguous(memory_format=layout)
-    elif not scales and plan.once(_is_as_copied, weight.shape, weight.stride()) and _is_aligned(weight):
+        filters, halves = 0, weight.contiguous(memory_format=_own_format(plan, weight.dim()))
+    elif not scales and plan.once(_is_as_copied, weight.shape, weight.stride()) and is_aligned(weight):
         filters, halves = 0, weight
     else:
         filters, halves = plan.problem.axes["out_channels"], _empty_filters(plan, weight, stored)
@@ -86,21 +94,20 @@ def prepared(plan: Plan, x: torch.Tensor, weight: torch.Tensor) -> Operands:
     return Operands(source, halves, factors, largest)
 
 
-def _converts(plan: Plan, scales: bool) -> bool:
+def _converts(plan: Plan) -> bool:
     """Return whether x goes through a pass before the convolution."""
-    if plan["convolution"] in ("implicit_gemm", "direct"):
-        return False
-    return scales or _relays(plan)
+    convolution, layout = str(plan["convolution"]), str(plan["convolution_layout"])
+    return has_passes(convolution) and converts_input(convolution, layout, plan.problem)
 
 
-def _relays(plan: Plan) -> bool:
-    """Return whether x lies in another layout than the convolution takes."""
-    return bool(plan["convolution_layout"] != plan.problem.options["input"])
+def _own_format(plan: Plan, dimensions: int) -> torch.memory_format:
+    """Return torch's word for the layout that the convolution takes."""
+    return memory_format(str(plan["convolution_layout"]), dimensions)
 
 
 def _parts_of_sample(plan: Plan, channels: int, pixels: int) -> int:
     """Return how many tiles, or chunks, a sample has in the pass."""
-    if _relays(plan):
+    if relays_input(str(plan["convolution_layout"]), plan.problem):
         tile = plan.integer("input_tile")
         return ceil_div(channels, tile) * ceil_div(pixels, tile)
     of_thread = plan.integer("input_items") * _width(plan, "input_vector_bytes")
@@ -111,9 +118,7 @@ def _empty_input(plan: Plan, x: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
     """Return memory for x in the convolution's layout."""
     if is_im2col(str(plan["convolution"])):
         return torch.empty((x.shape[0], *x.shape[2:], plan.once(pixel_pitch)), dtype=dtype, device=x.device)
-    return torch.empty(
-        x.shape, dtype=dtype, device=x.device, memory_format=memory_format(str(plan["convolution_layout"]), x.dim())
-    )
+    return torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=_own_format(plan, x.dim()))
 
 
 def _empty_filters(plan: Plan, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -121,8 +126,7 @@ def _empty_filters(plan: Plan, weight: torch.Tensor, dtype: torch.dtype) -> torc
     if plan["convolution"] == "implicit_gemm" or is_im2col(str(plan["convolution"])):
         elements, make = plan.once(_filters_of_kernel, *weight.shape)
         return make(elements, dtype=dtype, device=weight.device)
-    layout = memory_format(str(plan["convolution_layout"]), weight.dim())
-    return torch.empty(weight.shape, dtype=dtype, device=weight.device, memory_format=layout)
+    return torch.empty(weight.shape, dtype=dtype, device=weight.device, memory_format=_own_format(plan, weight.dim()))
 
 
 def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
@@ -135,14 +139,14 @@ def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
         output = torch.empty(product.shape, dtype=dtype, device=product.device, memory_format=layout)
     threads = plan.integer("output_block_size")
     samples, channels, pixels = product.shape[0], product.shape[1], product.shape[2:].numel()
-    if str(plan["convolution_layout"]) != options["output"]:
+    if plan["convolution_layout"] != options["output"]:
         tile = plan.integer("output_tile")
         entry_point = "transpose_output"
         blocks = samples * ceil_div(channels, tile) * ceil_div(pixels, tile)
     else:
         chunk = threads * plan.integer("output_items") * _width(plan, "output_vector_bytes")
         entry_point = "finish"
-        in_planes = str(plan["convolution_layout"]) == "nchw"
+        in_planes = plan["convolution_layout"] == "nchw"
         planes, elements = (samples * channels, pixels) if in_planes else (1, product.numel())
         blocks = planes * ceil_div(elements, chunk)
     arguments = (
@@ -197,18 +201,9 @@ def repair(
     """Compute again what lay outside the range of half precision."""
     sizes = plan.once(_sizes)
     blocks = min(sizes[0] * sizes[1], _REPAIR_BLOCKS * plan.device.multiprocessors)
-    given = (
-        x,
-        weight,
-        output,
-        behind.bias,
-        *behind.tensors,
-        behind.factors,
-        largest,
-        *behind.numbers,
-        largest.shape[1],
-    )
+    given = (x, weight, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers)
     early = bool(plan["early_launches"])
+    sizes = (largest.shape[1], *sizes)
     plan.launch("repair", *given, *sizes, *_lies(plan, weight), blocks=blocks, threads=REPAIR_THREADS, early=early)
 
 
@@ -253,11 +248,6 @@ def _is_as_copied(plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> boo
     """Return whether filters lie as the copy engine is to read them."""
     is_whole = plan["convolution"] == IM2COL and math.prod(rows_of_filters(plan)) == math.prod(shape)
     return is_whole and not plan.problem.axes.get("transposed", 0) and _is_channels_last(plan, shape, stride)
-
-
-def _is_aligned(tensor: torch.Tensor) -> bool:
-    """Return whether the copy engine reads memory from there on."""
-    return tensor.data_ptr() % 16 == 0
 
 
 def _implicit_geometry(plan: Plan) -> tuple[tuple[int, int], int]:

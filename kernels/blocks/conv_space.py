@@ -39,7 +39,7 @@ HALF_WEIGHT = (*HALF_INPUT, "implicit_gemm", IM2COL, IM2COL_PARTS)
 _WAYS = ("strict", "tf32", IM2COL_PARTS, IM2COL, "implicit_gemm", *GRAPH, "fp16", "direct")
 """Ways to convolve. The default is `im2col`; where that is none, the nearest is next, of two as near the first."""
 _STRICT = ("strict", "graph", "direct", IM2COL_PARTS)
-"""Those that round nothing to less than the model's own type, or as little as can be told from it."""
+"""These round nothing to less than the model's own type; the last rounds so little that nobody can tell."""
 
 
 def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bool) -> SearchSpace:
@@ -60,14 +60,14 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         Tunable("register_rows", (0, 1, 2, 3), when=_is_bulk),
         Tunable("turns", (False, True), when=_is_bulk),
         early_launches(when=_is_fused),
-        Tunable("convolution_layout", ("nchw", "channels_last"), default="channels_last", when=_has_passes),
+        Tunable("convolution_layout", ("nchw", "channels_last"), default="channels_last", when=has_passes),
         *conv_im2col.TUNABLES,
         Tunable("graph_list", cudnn_graph.LISTS, when=_is_graph, host=True),
         Tunable("graph_plan", tuple(range(cudnn_graph.PLANS)), when=_is_graph, host=True),
         Tunable("benchmark", (False, True), when=_asks_cudnn, host=True),
-        Tunable("input_block_size", (128, 256, 512), default=256, when=_converts_input),
-        Tunable("input_vector_bytes", (4, 8, 16), default=16, when=_converts_input),
-        Tunable("input_tile", (32, 64), default=64, when=_relays_input),
+        Tunable("input_block_size", (128, 256, 512), default=256, when=converts_input),
+        Tunable("input_vector_bytes", (4, 8, 16), default=16, when=converts_input),
+        Tunable("input_tile", (32, 64), default=64, when=relays_input),
         Tunable("input_items", (1, 2, 4), when=_casts_input),
         Tunable("output_block_size", (128, 256, 512), default=256, when=_finishes),
         Tunable("output_vector_bytes", (4, 8, 16), default=16, when=_finishes),
@@ -197,7 +197,8 @@ def _is_short_where_direct(convolution: str, problem: Problem) -> bool:
     return not _is_direct(convolution) or is_short
 
 
-def _has_passes(convolution: str) -> bool:
+def has_passes(convolution: str) -> bool:
+    """Return whether passes of ours stand in front of a convolution."""
     return not (_is_implicit(convolution) or _is_direct(convolution))
 
 
@@ -216,7 +217,7 @@ def _is_dense_where_implicit(convolution: str, problem: Problem) -> bool:
 
 def _has_two_sides_where_fused(convolution: str, problem: Problem) -> bool:
     geometry = geometry_of_axes(problem.axes)
-    is_of_images = not _has_passes(convolution) or convolution in GRAPH
+    is_of_images = not has_passes(convolution) or convolution in GRAPH
     return not is_of_images or (len(geometry.kernel) == 2 and not geometry.transposed)
 
 
@@ -245,7 +246,8 @@ def _ring_holds_window(ring_rows: int, problem: Problem) -> bool:
     return (geometry.kernel[0] - 1) * geometry.dilation[0] + 1 < ring_rows
 
 
-def _relays_input(convolution_layout: str, problem: Problem) -> bool:
+def relays_input(convolution_layout: str, problem: Problem) -> bool:
+    """Return whether images lie in another layout than the convolution takes."""
     return convolution_layout != problem.options["input"]
 
 
@@ -254,12 +256,13 @@ def _rounds_input(convolution: str, problem: Problem) -> bool:
     return convolution in HALF_INPUT or (is_im2col(convolution) and problem.item_bytes == 4)
 
 
-def _converts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
-    return _rounds_input(convolution, problem) or _relays_input(convolution_layout, problem)
+def converts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    """Return whether the pass in front changes images at all."""
+    return _rounds_input(convolution, problem) or relays_input(convolution_layout, problem)
 
 
 def _casts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
-    return _rounds_input(convolution, problem) and not _relays_input(convolution_layout, problem)
+    return _rounds_input(convolution, problem) and not relays_input(convolution_layout, problem)
 
 
 def _relays_output(convolution: str, convolution_layout: str, problem: Problem) -> bool:

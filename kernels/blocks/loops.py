@@ -11,6 +11,7 @@ from torch import nn
 
 from tunebench.kernels.blocks.block import fast_math_tunables
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.kernels.shared.alignment import aligned
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Argument
 from tunebench.tuner.kernel import Plan, ceil_div
@@ -23,8 +24,6 @@ _MOST_BYTES = 24
 _MANY = (1, 4, 16, 64, 256, 1024)
 THREADS, WIDTH = "element_threads", "pass_vector_width"
 """Tunables of all passes: the threads of a block of those over elements, and the elements that a thread has at once."""
-_ALIGNED = 16
-"""Bytes of the largest access."""
 
 
 def fast_math() -> _Part:
@@ -107,7 +106,8 @@ def launch(
         return
     rows = plan.integer(THREADS) if reduced is None else plan.integer(f"{name}_rows")
     threads = rows * (1 if reduced is None else plan.integer(f"{name}_lanes"))
-    tensors = [_aligned(one) for one in tensors]
+    # Passes read and write nothing else at a tensor's place.
+    tensors = [aligned(one) if isinstance(one, torch.Tensor) else one for one in tensors]
     blocks, parts = (
         ceil_div(kept, rows * gcd(plan.integer(WIDTH), innermost) if innermost > 1 else rows),
         plan.integer(f"{name}_parts") if joins else 1,
@@ -119,12 +119,6 @@ def launch(
     made = [torch.empty(kept * parts * _MOST_BYTES, dtype=torch.uint8, device=device) for _ in range(joins)]
     plan.launch(f"{name}_part", *tensors, *made, blocks=(blocks, parts), threads=threads)
     plan.launch(f"{name}_join", *tensors, *made, blocks=blocks, threads=threads)
-
-
-def _aligned(tensor: Argument) -> Argument:
-    """Return a tensor that the largest access can begin with: passes read and write nothing else at its place."""
-    is_off = isinstance(tensor, torch.Tensor) and tensor.data_ptr() % _ALIGNED
-    return tensor.clone() if isinstance(tensor, torch.Tensor) and is_off else tensor
 
 
 def accumulator(plan: Plan) -> torch.dtype:

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from tunebench.kernels.shared.alignment import aligned
 from tunebench.kernels.shared.graph_function import Step, add_to, numbers_of
 from tunebench.kernels.shared.images import Geometry
 from tunebench.tuner.errors import CaptureError, LaunchError
@@ -34,7 +35,6 @@ PLANS = 3
 """Number of plans of either list that are worth trying: those behind are of slower engines."""
 
 _MOST_GRAPHS = 64
-_ALIGNMENT_BYTES = 16
 
 _IMAGE, _WEIGHT, _OUTPUT, _FIRST_OPERAND = 1, 2, 3, 4
 """The identifiers of a graph's tensors, for it and for those who bind memory to them."""
@@ -265,8 +265,7 @@ def _handle_of(device: int) -> Any:
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor as others may see it, without a gradient, at an address that plans may read in vectors."""
-    tensor = tensor.detach()
-    return tensor if tensor.data_ptr() % _ALIGNMENT_BYTES == 0 else tensor.clone()
+    return aligned(tensor.detach())
 
 
 def _by_value(number: float) -> torch.Tensor:

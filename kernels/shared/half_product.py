@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from tunebench.kernels.shared.alignment import aligned
 from tunebench.kernels.shared.split_product import PRODUCT_THREADS, TILE_ROWS, blocks_of_product, is_fused
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device
@@ -20,7 +21,6 @@ HALF_TYPES = ("float16", "bfloat16")
 LINE_BYTES = 128
 LINE_DEPTH = 64
 _COLUMNS_OF_MAP = 32
-_ALIGNMENT = 16
 BARRIER_BYTES = 16
 
 
@@ -112,16 +112,10 @@ def half_product(plan: Plan, x: torch.Tensor, weights: Sequence[torch.Tensor], *
         weights: (features, depth), of the same, on the same device, as many as the source has layers.
         epilogue: what the source's `half_product` takes behind the sizes, the output among it.
     """
-    x = aligned(x)
+    x = aligned(x.contiguous())
     (rows, depth), features = x.shape, weights[0].shape[0]
     found = plan.once(_geometry, rows, features, depth, len(weights))
-    maps = [TensorMap(aligned(one), found.weight) for one in weights]
+    maps = [TensorMap(aligned(one.contiguous()), found.weight) for one in weights]
     operands: tuple[Argument, ...] = (TensorMap(x, found.x), *maps, rows, features, depth)
     shape = {"blocks": found.blocks, "threads": PRODUCT_THREADS, "shared": found.shared}
     plan.launch("half_product", *operands, *epilogue, **shape, early=bool(plan["early_launches"]))
-
-
-def aligned(matrix: torch.Tensor) -> torch.Tensor:
-    """Return the matrix, rows one after the other, at an address that the copy engine takes."""
-    matrix = matrix.contiguous()
-    return matrix if matrix.data_ptr() % _ALIGNMENT == 0 else matrix.clone()

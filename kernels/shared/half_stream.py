@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from tunebench.kernels.shared.half_product import BARRIER_BYTES, HALF_TYPES, LINE_BYTES, aligned, rows_of
+from tunebench.kernels.shared.alignment import aligned
+from tunebench.kernels.shared.half_product import BARRIER_BYTES, HALF_TYPES, LINE_BYTES, rows_of
 from tunebench.kernels.shared.stream_product import is_stream
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import Device
@@ -113,7 +114,7 @@ def half_stream(plan: Plan, x: torch.Tensor, weight: torch.Tensor, *epilogue: Ar
         weight: (features, depth), of the same, on the same device.
         epilogue: what the source's `half_stream` takes behind the sizes, the output among it.
     """
-    x, weight = aligned(x), aligned(weight)
+    x, weight = aligned(x.contiguous()), aligned(weight.contiguous())
     (rows, depth), features = x.shape, weight.shape[0]
     found = plan.once(_geometry, rows, features, depth)
     operands = (TensorMap(x, found.x), TensorMap(weight, found.weight), rows, features, depth)

@@ -58,7 +58,7 @@ def local_executor(
                 known = (evaluators[0].problem, place.device)
                 evaluators.append(WorkerEvaluator(factory, environment, lock, known, lane.workers))
             else:
-                evaluators.append(WorkerEvaluator(factory, None, lock, among=lane.workers, foresee=foresee))
+                evaluators.append(WorkerEvaluator(factory, device_lock=lock, among=lane.workers, foresee=foresee))
     except BaseException:
         for evaluator in evaluators:
             evaluator.close()

@@ -48,7 +48,7 @@ def pin(model: ModelNew, device: Device, x: torch.Tensor, pick: int, convolution
     assert problem is not None
     allowed = {"convolution": [convolution], "graph_list": ["ranked"], "graph_plan": [0]}
     allowed |= {name: [value] for name, value in wanted.items()}
-    # What rounds sums to halves is for other cards; its passes are tested here all the same.
+    # Convolutions that round sums to halves are for other cards; their passes are tested here all the same.
     kept = tuple(one for one in SPACE.constraints if one.name != "sums_are_rounded_only_where_they_must")
     space = replace(SPACE, constraints=kept).restrict(allowed).enumerate(problem, device)
     chosen = random.Random(pick).choice(space)

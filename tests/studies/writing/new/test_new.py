@@ -717,7 +717,7 @@ def test_passes_behind_a_convolution_are_drop_ins_in_both_modes(tmp_path: Path) 
     file = problem(tmp_path, forward, made, inputs="torch.randn(4, 6, 12, 10)")
     written = tunebench.new(tmp_path / "mine", problem=file)
     assert (written.block, written.left) == ("Conv and passes", ())
-    # Of some draws in bfloat16 the largest of so few values is off by just more than four times what torch's is.
+    # With some inputs in bfloat16 the largest error is just more than four times torch's, since values are so few.
     reports = tunebench.check(tmp_path / "mine", device="cpu", seed=3)
     assert len(reports) == 2
     for report in reports:
