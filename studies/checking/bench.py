@@ -40,7 +40,7 @@ from tunebench.tuner.study.evaluate import Subject
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, pick_clock
 from tunebench.tuner.timing.statistics import Samples, median_interval, speedup
-from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
+from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference, end_compilers
 
 TUNED = "tuned"
 """The contender that everything else is a baseline of."""
@@ -334,6 +334,7 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
                 models[name] = compile_reference(subject.reference, subject.oracle.cases[0].inputs, compile_mode)
             except CompiledReferenceError as error:
                 notes.append(f"{compile_mode}: {error}")
+        end_compilers()
     try:
         models[Baseline.DEFAULT] = _default_model(subject, factory, reference, case.mode)
     except CompileError as error:

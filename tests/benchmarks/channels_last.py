@@ -22,7 +22,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Control, clocks_for
 from tunebench.tuner.timing.statistics import control_ratio, medians_of, speedup
-from tunebench.tuner.timing.torch_compile import compile_reference
+from tunebench.tuner.timing.torch_compile import compile_reference, end_compilers
 
 IMPLICIT_GEMM = ("convolution=implicit_gemm", "ring_rows=4", "writes=threads", "store_hint=streaming")
 
@@ -40,6 +40,7 @@ def main(
     reference = source.make_model(0, where.torch_device)
     inputs = source.make_inputs(1, where.torch_device)
     models: dict[str, Callable[..., Any]] = {"eager": reference, "torch.compile": compile_reference(reference, inputs)}
+    end_compilers()
     for name, layout in (("nchw", torch.contiguous_format), ("channels-last", torch.channels_last)):
         model = source.make_model(0, where.torch_device, ModelNew).to(memory_format=layout)  # type: ignore[call-overload]
         model.load_state_dict(reference.state_dict())

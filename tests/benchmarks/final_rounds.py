@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Annotated, Any
 
@@ -30,10 +30,10 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import CONTROL, Baseline
 from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
-from tunebench.tuner.timing import torch_compile
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Clock, CudaClock, pick_clock
 from tunebench.tuner.timing.statistics import control_ratio, speedup
+from tunebench.tuner.timing.torch_compile import compile_reference, end_compilers
 
 PROBLEMS: tuple[tuple[str, Mapping[str, int], Mapping[str, int]], ...] = (
     ("scalar_mul", {"M": 4096}, {"M": 64, "N": 64}),
@@ -156,13 +156,9 @@ def compare(evaluator: LocalEvaluator, built: Sequence[Finalist], way: str, seco
 
 def compiled_call(evaluator: LocalEvaluator, way: str) -> Call:
     """The reference under torch.compile, with what compiling leaves behind or without."""
-    ending: Callable[[], None] = torch_compile._end_compilers
-    if way == "before":
-        torch_compile._end_compilers = lambda: None
-    try:
-        compiled = torch_compile.compile_reference(evaluator._subject.reference, evaluator._inputs)
-    finally:
-        torch_compile._end_compilers = ending
+    compiled = compile_reference(evaluator._subject.reference, evaluator._inputs)
+    if way != "before":
+        end_compilers()
     inputs = evaluator._inputs
     return lambda: compiled(*inputs)
 

@@ -103,7 +103,9 @@ def test_layers_with_other_sides_and_transposed_ones(cuda: Device, name: str) ->
     each = ("strict", "tf32", "im2col", "im2col_parts", "implicit_gemm", "direct")
     for given in ("nchw", "channels_last")[: 1 + (x.dim() > 3)]:
         x = x.contiguous(memory_format=memory_format(given, x.dim()))
-        require_right(reference, tuned, cuda, x, each, sure=each[:-3])
+        # Groups of eight channels are no rows of the copy engine's.
+        sure = each[:-4] if options.get("groups") == 4 else each[:-3]
+        require_right(reference, tuned, cuda, x, each, sure=sure)
 
 
 # Filters of a tile, blocks that share them, blocks that share the sum; then channels, filters and a layer.
@@ -115,9 +117,9 @@ TILES = [
     ((128, 1, 4), (48, 200, nn.Conv2d, {"kernel_size": 1, "stride": 8, "bias": False})),
     ((160, 1, 1), (64, 320, nn.Conv3d, {"kernel_size": (2, 3, 4), "stride": (1, 2, 1), "padding": (0, 1, 2)})),
     ((192, 2, 1), (16, 192, nn.ConvTranspose2d, {"kernel_size": (3, 4), "stride": (2, 3), "output_padding": (1, 0)})),
-    ((192, 1, 2), (96, 64, nn.ConvTranspose2d, {"kernel_size": 2, "stride": 3, "groups": 2, "dilation": (3, 1)})),
+    ((192, 1, 2), (96, 336, nn.ConvTranspose2d, {"kernel_size": 2, "stride": 3, "groups": 2, "dilation": (3, 1)})),
     ((256, 2, 1), (40, 256, nn.ConvTranspose3d, {"kernel_size": (2, 3, 1), "stride": (1, 2, 3), "padding": (1, 1, 0)})),
-    ((256, 1, 8), (128, 136, nn.Conv1d, {"kernel_size": 5, "stride": 2, "padding": 1})),
+    ((256, 1, 8), (128, 200, nn.Conv1d, {"kernel_size": 5, "stride": 2, "padding": 1})),
 ]
 
 

@@ -59,7 +59,7 @@ from tunebench.tuner.timing.energy import counter_of, energy_mj
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, measure_steadily, pick_clock
 from tunebench.tuner.timing.roofline import floor_ms
 from tunebench.tuner.timing.statistics import Samples, control_ratio, medians_of, speedup
-from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
+from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference, end_compilers
 from tunebench.tuner.users_code import UsersCodeError, told, users_code
 
 _LARGEST = 2**63
@@ -490,6 +490,8 @@ class LocalEvaluator:
             compiled = compile_reference(self._subject.reference, self._inputs)
         except CompiledReferenceError as error:
             return {}, {Baseline.COMPILED: str(error)}
+        finally:
+            end_compilers()
         return {Baseline.COMPILED: lambda: compiled(*self._inputs)}, {}
 
     def _reference_call(self) -> Call:

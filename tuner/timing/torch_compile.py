@@ -14,6 +14,9 @@ from torch import nn
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.users_code import described
 
+_PATIENCE_SECONDS = 0.5
+"""What Inductor's processes have to end by themselves."""
+
 
 class CompiledReferenceError(TunebenchError):
     """torch.compile could not compile or run the reference; the message is its first line."""
@@ -23,7 +26,7 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
     """Compile the model by `torch.compile` for these inputs; max-autotune takes tens of seconds.
 
     A process that compiles for many shapes calls `torch.compiler.reset()` in between: beyond some programs of one
-    function PyTorch runs it as it stands.
+    function PyTorch runs it as it stands. `end_compilers` belongs before what is timed.
 
     Args:
         mode: of `torch.compile`: `default` or `max-autotune`; a model with an attribute `compile_mode` has its own.
@@ -42,7 +45,6 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
                 compiled(*inputs)
     except Exception as error:  # another project's compiler raises what it likes
         raise CompiledReferenceError(f"torch.compile: {described(error)}") from error
-    _end_compilers()
     return compiled
 
 
@@ -63,9 +65,19 @@ def without_reports() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _end_compilers() -> None:
-    """End Inductor's processes, as many as there are cores: what they still do would disturb the timing."""
-    with contextlib.suppress(ImportError):  # it is none of PyTorch's public functions
-        from torch._inductor.async_compile import shutdown_compile_workers
+def end_compilers() -> None:
+    """End Inductor's processes, as many as there are cores: what they still do would disturb the timing.
 
-        shutdown_compile_workers()
+    The one that starts the others may still be importing torch, for some seconds, and hears nothing meanwhile.
+    """
+    with contextlib.suppress(ImportError):  # it is none of PyTorch's public functions
+        from torch._inductor.async_compile import _pool_set, shutdown_compile_workers
+
+        starting = [pool.process for pool in _pool_set if hasattr(pool, "process")]
+        ending = threading.Thread(target=shutdown_compile_workers)
+        ending.start()
+        ending.join(_PATIENCE_SECONDS)
+        if ending.is_alive():
+            for process in starting:
+                process.kill()
+        ending.join()

@@ -7,7 +7,7 @@ of KernelBench's evaluated by that: five seeds, its tolerance, its clock, the mo
 as soon as a problem is done; the same command goes on where the last one stopped, in an order that is drawn by lot, so
 that a part is a fair sample. `python -m tests.benchmarks.exam.table FILE` makes the tables of the page.
 
-Each GPU takes one problem after another, and nothing else runs on it meanwhile.
+Two processes take turns on each GPU: one measures, alone, while the other imports and prepares what it will measure.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from tunebench.tuner.environment import current_environment
 from tunebench.tuner.files import whole_file
 
 _WAIT_SECONDS = 1.0
+_LANES = 2
+"""Processes that share a GPU."""
 
 
 def main(
@@ -77,10 +79,15 @@ def main(
     budget = Budget(tune_seconds, trials, bench_seconds, compiled)
     folder.mkdir(parents=True, exist_ok=True)
     lanes = []
-    for number, visible in enumerate(gpus):
-        lane = Lane(number, visible, folder, budget, checkout and checkout.resolve(), ceilings, began + seconds)
-        lanes.append(spawn.Process(target=run_lane, args=(lane, waiting, done)))
-        lanes[-1].start()
+    cores = max(2, (os.cpu_count() or 2) // (_LANES * len(gpus)))
+    for visible in gpus:
+        turn = spawn.Lock()
+        for _ in range(_LANES):
+            lane = Lane(
+                len(lanes), visible, cores, folder, budget, checkout and checkout.resolve(), ceilings, began + seconds
+            )
+            lanes.append(spawn.Process(target=run_lane, args=(lane, turn, waiting, done)))
+            lanes[-1].start()
     while any(process.is_alive() for process in lanes) or not done.empty():
         try:
             row = done.get(timeout=_WAIT_SECONDS)

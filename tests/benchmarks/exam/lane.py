@@ -1,4 +1,4 @@
-"""One GPU's share of the exam: a process that examines one problem after another."""
+"""A process of the exam, which examines one problem after another."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import queue
 import time
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Lock
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,19 @@ _LEAST_SECONDS = 40.0
 
 @dataclass(frozen=True)
 class Lane:
-    """What one GPU's process is told.
+    """What such a process is told.
 
     Attributes:
         number: of the lane.
         visible: the GPU, as `CUDA_VISIBLE_DEVICES` names it; None for a CPU.
+        cores: of the processor, for its builds.
         folder: of its results and caches.
         ends: by `time.time()`: when nothing more is begun.
     """
 
     number: int
     visible: str | None
+    cores: int
     folder: Path
     budget: Budget
     checkout: Path | None
@@ -40,9 +43,9 @@ class Lane:
     ends: float
 
 
-def run_lane(lane: Lane, waiting: Queue[ExamProblem], done: Queue[dict[str, Any]]) -> None:
-    """Examine problems, one after another, in a process that sees one GPU."""
-    os.environ.update(environment(lane.folder, lane.number))
+def run_lane(lane: Lane, turn: Lock, waiting: Queue[ExamProblem], done: Queue[dict[str, Any]]) -> None:
+    """Examine problems, one after another, in a process that sees one GPU and uses it in its turn."""
+    os.environ.update(environment(lane.folder, lane.number, lane.cores))
     device = "cpu" if lane.visible is None else None
     if lane.visible is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = lane.visible
@@ -51,4 +54,4 @@ def run_lane(lane: Lane, waiting: Queue[ExamProblem], done: Queue[dict[str, Any]
             problem = waiting.get(timeout=_WAIT_SECONDS)
         except queue.Empty:
             return
-        done.put(values_of(examine(problem, lane.budget, device, lane.checkout, lane.ceilings)))
+        done.put(values_of(examine(problem, lane.budget, device, lane.checkout, lane.ceilings, turn)))

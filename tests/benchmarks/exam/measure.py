@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,11 +19,11 @@ import torch
 from tests.benchmarks.exam.problems import ExamProblem
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.checking.bench import TUNED, BenchCase, Ceilings, Result, measure_case, measure_ceilings
+from tunebench.studies.checking.bench import TUNED, BenchCase, Ceilings, measure_case, measure_ceilings
 from tunebench.studies.faces.api import tune
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import KernelFolderError, TunebenchError
-from tunebench.tuner.isolation import run_isolated, start_forkserver
+from tunebench.tuner.isolation import IsolatedProcess, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline, TrialStatus
 
@@ -32,6 +34,7 @@ STAGE_SECONDS = 90.0
 """The longest that tuning, timing or evaluating one problem may take."""
 
 _Made = TypeVar("_Made")
+_Answer = TypeVar("_Answer")
 
 _DRAWN_ON_THE_GPU = """
 
@@ -131,21 +134,29 @@ def ceilings_of(device: str | None) -> Ceilings:
     return run_isolated(STAGE_SECONDS, measure_ceilings, device)
 
 
-def examine(problem: ExamProblem, budget: Budget, device: str | None, checkout: Path | None, ceilings: Ceilings) -> Row:
+def examine(
+    problem: ExamProblem,
+    budget: Budget,
+    device: str | None,
+    checkout: Path | None,
+    ceilings: Ceilings,
+    turn: AbstractContextManager[Any],
+) -> Row:
     """Tune, time and evaluate one problem; whatever fails is a note.
 
     Args:
         checkout: of KernelBench; None leaves its evaluation out.
+        turn: to use the device.
     """
     start_forkserver([__name__])
     row = Row(problem.name, problem.case.group)
     stages: list[tuple[str, Callable[[], None]]] = [
         ("new", partial(_write, row, problem, device)),
-        ("tune", partial(_tune, row, problem, budget, device)),
-        ("bench", partial(_bench, row, problem, budget, device, ceilings)),
+        ("tune", partial(_tune, row, problem, budget, device, turn)),
+        ("bench", partial(_bench, row, problem, budget, device, ceilings, turn)),
     ]
     if checkout is not None and problem.is_kernelbenchs:
-        stages.append(("kernelbench", partial(_evaluate, row, problem, checkout)))
+        stages.append(("kernelbench", partial(_evaluate, row, problem, checkout, turn)))
     for name, stage in stages:
         began = time.monotonic()
         try:
@@ -166,17 +177,20 @@ def _write(row: Row, problem: ExamProblem, device: str | None) -> None:
         raise KernelFolderError("the kernel is to be written by hand")
 
 
-def _tune(row: Row, problem: ExamProblem, budget: Budget, device: str | None) -> None:
+def _tune(
+    row: Row, problem: ExamProblem, budget: Budget, device: str | None, turn: AbstractContextManager[Any]
+) -> None:
     modes = load_model(str(problem.path)).kernel.modes
     row.mode = (Mode.TRAIN if Mode.TRAIN in modes else modes[0]).value
-    (report,) = tune(
-        problem.path,
-        trials=budget.trials,
-        seconds=budget.tune_seconds,
-        sizes=row.sizes,
-        modes=[row.mode],
-        device=device,
-    )
+    with turn:
+        (report,) = tune(
+            problem.path,
+            trials=budget.trials,
+            seconds=budget.tune_seconds,
+            sizes=row.sizes,
+            modes=[row.mode],
+            device=device,
+        )
     row.trials, counts = report.outcome.trials, report.outcome.counts
     row.correct_trials = counts.get(TrialStatus.CORRECT, 0) + counts.get(TrialStatus.PRUNED, 0)
     row.refusals = dict(report.outcome.refusals)
@@ -185,7 +199,14 @@ def _tune(row: Row, problem: ExamProblem, budget: Budget, device: str | None) ->
         row.notes.append(f"tune: no configuration is right: {why}")
 
 
-def _bench(row: Row, problem: ExamProblem, budget: Budget, device: str | None, ceilings: Ceilings) -> None:
+def _bench(
+    row: Row,
+    problem: ExamProblem,
+    budget: Budget,
+    device: str | None,
+    ceilings: Ceilings,
+    turn: AbstractContextManager[Any],
+) -> None:
     case = BenchCase(
         str(problem.path),
         Mode(row.mode),
@@ -194,7 +215,7 @@ def _bench(row: Row, problem: ExamProblem, budget: Budget, device: str | None, c
         compiled=budget.compiled and device != "cpu",
         seconds=budget.bench_seconds,
     )
-    result: Result = run_isolated(STAGE_SECONDS, measure_case, case, ceilings)
+    result = _in_turn(turn, partial(_prepare, case), partial(measure_case, case, ceilings))
     row.tier = result.tier
     row.configuration = None if result.configuration is None else dict(result.configuration)
     for baseline, ratio in result.speedups.items():
@@ -211,13 +232,36 @@ def _bench(row: Row, problem: ExamProblem, budget: Budget, device: str | None, c
         row.notes.append("bench: the error is beyond the gate's bound")
 
 
-def _evaluate(row: Row, problem: ExamProblem, checkout: Path) -> None:
-    verdict = run_isolated(STAGE_SECONDS, _verdict, problem, checkout)
+def _evaluate(row: Row, problem: ExamProblem, checkout: Path, turn: AbstractContextManager[Any]) -> None:
+    verdict = _in_turn(turn, partial(_import_evaluation, checkout), partial(_verdict, problem, checkout))
     row.right = verdict.correct
     row.kernelbench_eager_ms, row.kernelbench_tuned_ms = verdict.reference_ms, verdict.new_ms
     row.difference = verdict.largest_difference
     if verdict.error:
         row.notes.append(f"kernelbench: {verdict.error.splitlines()[0]}")
+
+
+def _in_turn(turn: AbstractContextManager[Any], before: Callable[[], None], ask: Callable[[], _Answer]) -> _Answer:
+    """Ask in a process of its own, which has the device from when it has imported what it needs."""
+    with closing(IsolatedProcess()) as process:
+        process.start()
+        process.ask(STAGE_SECONDS, before)
+        with turn:
+            return process.ask(STAGE_SECONDS, ask)
+
+
+def _prepare(case: BenchCase) -> None:
+    load_model(case.kernel)
+    if case.compiled:
+        from torch._inductor import compile_fx  # noqa: F401 - it asks the driver for a GPU, as a server must not
+        from torch._inductor.async_compile import AsyncCompile
+
+        AsyncCompile.warm_pool()
+
+
+def _import_evaluation(checkout: Path) -> None:
+    sys.path.insert(0, str(checkout / "src"))
+    from kernelbench import eval as kernelbench  # type: ignore[import-not-found]  # noqa: F401
 
 
 def _verdict(problem: ExamProblem, checkout: Path) -> Verdict:
@@ -235,8 +279,8 @@ def values_of(row: Row) -> dict[str, Any]:
     return asdict(row)
 
 
-def environment(folder: Path, lane: int) -> dict[str, str]:
-    """What the processes of an exam run under: results of each GPU's own, caches of all, short final comparisons.
+def environment(folder: Path, lane: int, cores: int) -> dict[str, str]:
+    """What the processes of an exam run under: results of each lane's own, caches of all, short final comparisons.
 
     torch.compile's caches are shared, so that what max-autotune measured of a product's shape is not measured again for
     the next problem with the same product.
@@ -246,4 +290,5 @@ def environment(folder: Path, lane: int) -> dict[str, str]:
         "TUNEBENCH_CONFIRM_SECONDS": os.environ.get("TUNEBENCH_CONFIRM_SECONDS", "1.5"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
+        "TORCHINDUCTOR_COMPILE_THREADS": str(cores),
     }

@@ -12,7 +12,7 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline, Comparison
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
-from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference
+from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference, end_compilers
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +42,16 @@ def test_what_inductor_has_tried_is_not_printed(capfd: pytest.CaptureFixture[str
         torch.compiler.reset()
         torch.compile(layer, mode="max-autotune", dynamic=False)(x)
     assert "AUTOTUNE" in capfd.readouterr().err
+
+
+def test_inductors_processes_end_where_they_have_not_begun_yet() -> None:
+    from torch._inductor.async_compile import AsyncCompile
+
+    pool = AsyncCompile.process_pool()  # its process has some seconds of imports before it
+    end_compilers()
+    assert pool.process.poll() is not None
+    assert AsyncCompile.process_pool() is not pool
+    end_compilers()
 
 
 def test_a_reference_that_does_not_compile_says_why_in_a_line() -> None:
