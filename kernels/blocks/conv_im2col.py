@@ -1,9 +1,13 @@
-"""The host's side of `conv_im2col.cuh`: the product of windows and filters that the copy engine lays out."""
+"""The host's side of `conv_im2col.cuh`: the product of windows and filters that the copy engine lays out.
+
+Few channels are folded: what a row of the window sees, pixel by pixel, counts as the channels of one place. Else three
+channels would be multiplied as the sixteen that a product has at least.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tunebench.kernels.shared.images import Geometry, geometry_of_axes, sides_of
@@ -54,6 +58,39 @@ class _Side(NamedTuple):
     reach: int
 
 
+def folds(problem: Problem) -> bool:
+    """Return whether the pass in front folds the images' channels."""
+    geometry = geometry_of_axes(problem.axes)
+    dense = not geometry.transposed and geometry.groups == 1 and geometry.dilation[-1] == 1
+    is_few = problem.axes["in_channels"] <= _CHANNELS_OF_PITCH and geometry.kernel[-1] > 1
+    return dense and is_few and problem.options["input"] == "nchw"
+
+
+def _axes_of(problem: Problem) -> Mapping[str, int]:
+    """Return the axes of the problem as the copy engine has it."""
+    if not folds(problem):
+        return problem.axes
+    width = geometry_of_axes(problem.axes).output(*(problem.axes[name] for name in sides_of(problem.axes)))[-1]
+    along = {f"{name}_width": size for name, size in (("kernel", 1), ("stride", 1), ("padding", 0))}
+    return {**problem.axes, **along, "in_channels": _channels_of_run(problem), "width": width}
+
+
+def _channels_of_run(problem: Problem) -> int:
+    """Return the elements of a row of the window, folded: a multiple of 16 bytes."""
+    channels = problem.axes["kernel_width"] * _channels_of_pixel(problem)
+    return ceil_div(channels, _CHANNELS_OF_PITCH) * _CHANNELS_OF_PITCH
+
+
+def _channels_of_pixel(problem: Problem) -> int:
+    """Return the elements from one pixel to the next, of one half."""
+    axes = problem.axes
+    # Runs begin and end at multiples of 16 bytes; what is not finite behind one is only repaired in single precision.
+    ends = problem.item_bytes == 4 or axes["kernel_width"] % 2 == 0
+    if folds(problem) and axes["in_channels"] <= 4 and axes.get("stride_width", 1) % 2 == 0 and ends:
+        return 4
+    return ceil_div(axes["in_channels"], _CHANNELS_OF_PITCH) * _CHANNELS_OF_PITCH
+
+
 def _windows(axes: Mapping[str, int]) -> list[_Side]:
     """Return the windows along each side of the images."""
     geometry = geometry_of_axes(axes)
@@ -76,9 +113,15 @@ def _parts(plan: Plan) -> int:
     return 2 if plan["convolution"] == IM2COL_PARTS else 1
 
 
-def pixel_pitch(plan: Plan) -> int:
-    """Return the elements from one pixel to the next."""
-    return _parts(plan) * ceil_div(plan.problem.axes["in_channels"], _CHANNELS_OF_PITCH) * _CHANNELS_OF_PITCH
+def shape_of_images(plan: Plan) -> tuple[int, ...]:
+    """Return the shape of the images as the pass in front leaves them."""
+    axes, pitch = plan.problem.axes, _channels_of_pixel(plan.problem)
+    *rows, width = (axes[name] for name in sides_of(axes))
+    if not folds(plan.problem):
+        return axes["batch"], *rows, width, _parts(plan) * pitch
+    # The last run is within its row, and rows begin at multiples of 16 bytes.
+    columns = ceil_div(width + axes.get("padding_width", 0) + axes["kernel_width"] % 2, 2) * 2
+    return axes["batch"], *rows, _parts(plan), columns, pitch
 
 
 def _copied_channels(axes: Mapping[str, int]) -> int:
@@ -91,7 +134,7 @@ def _copy_engine_reads(convolution: str, problem: Problem) -> bool:
     """Return whether pixels begin at multiples of 16 bytes, copies hold one group, and windows are within reach."""
     if not is_im2col(convolution):
         return True
-    axes, sides = problem.axes, _windows(problem.axes)
+    axes, sides = problem.axes, _windows(_axes_of(problem))
     least, most = _CORNERS[len(sides)]
     groups = axes.get("groups", 1)
     # Images that a pass lays out anew may have any number of channels.
@@ -153,21 +196,34 @@ class Im2colLaunch(NamedTuple):
 
 def rows_of_filters(plan: Plan) -> tuple[int, int]:
     """Return how many rows the filters have as the copy engine reads them, each with how many elements."""
-    axes = plan.problem.axes
+    axes = _axes_of(plan.problem)
     groups, copied = axes.get("groups", 1), _copied_channels(axes)
     rows = groups * ceil_div(axes["out_channels"] // groups, _FILTERS_OF_MAP) * _FILTERS_OF_MAP
     channels = ceil_div(axes["in_channels"] // groups, copied) * copied
     return rows, math.prod(geometry_of_axes(axes).kernel) * _parts(plan) * channels
 
 
+def _channels_and_strides(plan: Plan, sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """Return how many elements count as a pixel's channels, and the bytes from one pixel to the next along each side."""
+    *_, columns, pitch = shape_of_images(plan)
+    channels, step, row = pitch, pitch, columns * pitch
+    if folds(plan.problem):
+        step = pitch * plan.problem.axes.get("stride_width", 1)
+        channels = _channels_of_run(plan.problem) + (_parts(plan) - 1) * row  # the second halves' row is behind
+        row *= _parts(plan)
+    strides = [2 * step, 2 * row]
+    for size in reversed(sizes[:-1]):
+        strides.append(strides[-1] * size)
+    return channels, tuple(strides)
+
+
 def im2col_launch(plan: Plan) -> Im2colLaunch:
     """Return the launch of a plan."""
-    axes, sides, copied = plan.problem.axes, _windows(plan.problem.axes), _copied_channels(plan.problem.axes)
+    axes = _axes_of(plan.problem)
+    sides, copied = _windows(axes), _copied_channels(axes)
     columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
     groups, sizes = axes.get("groups", 1), [axes[name] for name in sides_of(axes)]
-    strides = [2 * pixel_pitch(plan)]
-    for size in reversed(sizes):
-        strides.append(strides[-1] * size)
+    channels, strides = _channels_and_strides(plan, sizes)
     _, lower, upper, steps, _ = zip(*reversed(sides), strict=True)
     rows, depth = rows_of_filters(plan)
     geometry = geometry_of_axes(axes)
@@ -180,8 +236,8 @@ def im2col_launch(plan: Plan) -> Im2colLaunch:
     return Im2colLaunch(
         x=MapLayout(
             2,
-            (pixel_pitch(plan), *reversed(sizes), axes["batch"]),
-            tuple(strides),
+            (channels, *reversed(sizes), axes["batch"]),
+            strides,
             (copied, _TILE_PIXELS),
             2 * copied,
             Windows(lower, upper, steps),

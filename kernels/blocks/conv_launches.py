@@ -11,10 +11,11 @@ import torch
 from tunebench.kernels.blocks.conv_im2col import (
     IM2COL,
     IM2COL_THREADS,
+    folds,
     im2col_launch,
     is_im2col,
-    pixel_pitch,
     rows_of_filters,
+    shape_of_images,
 )
 from tunebench.kernels.blocks.conv_space import (
     HALF_WEIGHT,
@@ -36,6 +37,8 @@ from tunebench.tuner.tensor_map import TensorMap
 _REPAIR_BLOCKS = 4
 """Blocks of `repair` for each multiprocessor: it almost never has work."""
 _IMPLICIT_THREADS = 384
+_FOLDED_PIXELS = 4
+"""Pixels of a thread where the pass in front folds channels."""
 
 
 class Behind(NamedTuple):
@@ -87,7 +90,7 @@ def prepared(plan: Plan, x: torch.Tensor, weight: torch.Tensor) -> Operands:
     largest = torch.empty((samples, parts), dtype=torch.int32, device=x.device) if scales else None
     if passes or filters:
         of_weight = (weight, halves, factors, filters, _is_last(plan, weight))
-        of_x = (x, source, largest, samples, x.shape[1], x.shape[2:].numel())
+        of_x = (x, source, largest, samples, x.shape[1], x.shape[2:].numel(), x.shape[-1])
         blocks = filters + (min(samples * parts, MOST_BLOCKS - filters) if passes else 0)
         early, threads = bool(plan["early_launches"]), plan.integer("input_block_size")
         plan.launch("prepare", *of_weight, *of_x, blocks=blocks, threads=threads, early=early)
@@ -107,6 +110,9 @@ def _own_format(plan: Plan, dimensions: int) -> torch.memory_format:
 
 def _parts_of_sample(plan: Plan, channels: int, pixels: int) -> int:
     """Return how many tiles, or chunks, a sample has in the pass."""
+    if is_im2col(str(plan["convolution"])) and folds(plan.problem):
+        _, *rows, _, columns, _ = shape_of_images(plan)
+        return ceil_div(math.prod(rows) * columns, plan.integer("input_block_size") * _FOLDED_PIXELS)
     if relays_input(str(plan["convolution_layout"]), plan.problem):
         tile = plan.integer("input_tile")
         return ceil_div(channels, tile) * ceil_div(pixels, tile)
@@ -117,7 +123,7 @@ def _parts_of_sample(plan: Plan, channels: int, pixels: int) -> int:
 def _empty_input(plan: Plan, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return memory for x in the convolution's layout."""
     if is_im2col(str(plan["convolution"])):
-        return torch.empty((x.shape[0], *x.shape[2:], plan.once(pixel_pitch)), dtype=dtype, device=x.device)
+        return torch.empty(plan.once(shape_of_images), dtype=dtype, device=x.device)
     return torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=_own_format(plan, x.dim()))
 
 

@@ -66,8 +66,8 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         Tunable("graph_plan", tuple(range(cudnn_graph.PLANS)), when=_is_graph, host=True),
         Tunable("benchmark", (False, True), when=_asks_cudnn, host=True),
         Tunable("input_block_size", (128, 256, 512), default=256, when=converts_input),
-        Tunable("input_vector_bytes", (4, 8, 16), default=16, when=converts_input),
-        Tunable("input_tile", (32, 64), default=64, when=relays_input),
+        Tunable("input_vector_bytes", (4, 8, 16), default=16, when=_reads_packs),
+        Tunable("input_tile", (32, 64), default=64, when=_transposes_input),
         Tunable("input_items", (1, 2, 4), when=_casts_input),
         Tunable("output_block_size", (128, 256, 512), default=256, when=_finishes),
         Tunable("output_vector_bytes", (4, 8, 16), default=16, when=_finishes),
@@ -259,6 +259,16 @@ def _rounds_input(convolution: str, problem: Problem) -> bool:
 def converts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
     """Return whether the pass in front changes images at all."""
     return _rounds_input(convolution, problem) or relays_input(convolution_layout, problem)
+
+
+def _reads_packs(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    """Return whether the pass in front reads neighbours at once: one that folds reads pixels."""
+    is_folded = is_im2col(convolution) and conv_im2col.folds(problem)
+    return converts_input(convolution, convolution_layout, problem) and not is_folded
+
+
+def _transposes_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
+    return _reads_packs(convolution, convolution_layout, problem) and relays_input(convolution_layout, problem)
 
 
 def _casts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:

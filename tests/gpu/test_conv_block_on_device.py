@@ -111,6 +111,8 @@ def test_layers_with_other_sides_and_transposed_ones(cuda: Device, name: str) ->
 # Filters of a tile, blocks that share them, blocks that share the sum; then channels, filters and a layer.
 TILES = [
     ((64, 1, 1), (3, 33, nn.Conv2d, {"kernel_size": 7, "stride": 2, "padding": 3})),
+    ((64, 2, 1), (4, 50, nn.Conv2d, {"kernel_size": (3, 4), "stride": (1, 2), "padding": (1, 0)})),
+    ((64, 1, 2), (5, 64, nn.Conv3d, {"kernel_size": (2, 3, 5), "padding": (0, 1, 2)})),
     ((64, 2, 1), (20, 40, nn.Conv2d, {"kernel_size": (3, 2), "stride": (2, 3), "padding": (1, 0)})),
     ((64, 1, 2), (32, 72, nn.Conv2d, {"kernel_size": 3, "groups": 2, "dilation": 2})),
     ((128, 2, 1), (64, 128, nn.Conv2d, {"kernel_size": 3, "padding": "same", "dilation": (2, 1)})),

@@ -7,14 +7,6 @@
 
 constexpr bool direct = convolution == convolution_t::direct;
 
-// A number's quotient and remainder; quicker where both have 32 bits.
-struct Division {
-    long long quotient, rest;
-    __device__ __forceinline__ Division(long long number, long long by, bool is_short)
-        : quotient(is_short ? static_cast<unsigned>(number) / static_cast<unsigned>(by) : number / by),
-          rest(number - quotient * by) {}
-};
-
 // Adds to the outputs what one input channel gives them. `first_row` and `first_column` are of the first output's window.
 __device__ __forceinline__ void add_channel(accumulator_t (&sums)[direct_rows], const scalar_t* plane, long long step,
                                             const Sides& image, const scalar_t* weight, long long weight_step,

@@ -65,10 +65,20 @@ __device__ constexpr int channels_of_copies(long long channels) {
     }
     return best;
 }
-constexpr int copied_channels = channels_of_copies(in_channels / groups);
 constexpr long long filters_of_map = 32, channels_of_pitch = 8;
-constexpr long long channels_of_place = rounded_up(in_channels / groups, copied_channels);  // In a filter's row.
-constexpr long long channels_of_pixel = rounded_up(in_channels, channels_of_pitch);         // In x.
+// Few channels are folded: what a row of the window sees is one run of memory, where the pass in front has put zeros around
+// the images' rows, and counts as the channels of one place. Runs begin and end at multiples of 16 bytes. One that would end
+// between two pixels of four channels has another pixel, multiplied by zeros: only where what is not finite is repaired.
+constexpr bool four_channels = in_channels <= 4 && stride_width % 2 == 0 && (scales || kernel_width % 2 == 0);
+constexpr bool folds = im2col && transposes_input && !transposed && groups == 1 && dilation_width == 1 &&
+                       kernel_width > 1 && in_channels <= channels_of_pitch;
+constexpr long long channels_of_pixel =  // In x.
+    folds && four_channels ? 4 : rounded_up(in_channels, channels_of_pitch);
+constexpr long long channels_of_window =
+    folds ? rounded_up(kernel_width * channels_of_pixel, channels_of_pitch) : in_channels / groups;
+constexpr int copied_channels = channels_of_copies(channels_of_window);
+constexpr long long channels_of_place = rounded_up(channels_of_window, copied_channels);  // In a filter's row.
+constexpr long long places_of_row = folds ? 1 : kernel_width;                             // Of the window's.
 constexpr int parts = splits ? 2 : 1;
 constexpr int weight_exponent = splits ? 8 : 0;  // Of what the largest weight is below: the second halves are no subnormals.
 
@@ -77,7 +87,8 @@ constexpr int weight_exponent = splits ? 8 : 0;  // Of what the largest weight i
 __device__ __forceinline__ long long place_in_rows(long long filter, long long channel, long long place,
                                                    long long filters, long long area) {
     const long long of_group = filters / groups, first = filter / of_group * rounded_up(of_group, filters_of_map);
-    return ((first + filter % of_group) * area + place) * parts * channels_of_place + channel;
+    const long long of_row = kernel_width / places_of_row, row = (first + filter % of_group) * (area / of_row);
+    return (row + place / of_row) * parts * channels_of_place + place % of_row * channels_of_pixel + channel;
 }
 
 // One block an output channel. `factors` undo both scales; NaN where the channel has to be repaired. Null where nothing is

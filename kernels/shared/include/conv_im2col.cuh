@@ -6,6 +6,8 @@
 // sum, in copies of so many channels as the group's are a multiple of. Outside of the images the copy engine finds zeros, and
 // behind the last channel, which is what fills the last stage up. One warp brings, two warpgroups multiply 64 pixels each.
 //
+// Few channels are folded: the places of a row of the window and their channels count as the channels of one place.
+//
 // Operands that are split have two halves each, and the sum three products: of the first halves, and of either first with the
 // other's second.
 //
@@ -67,7 +69,7 @@ template <long long kernel, long long stride, long long padding, long long dilat
 };
 using PlacesOfDepth = Places<kernel_depth, stride_depth, padding_depth, dilation_depth>;
 using PlacesOfHeight = Places<kernel_height, stride_height, padding_height, dilation_height>;
-using PlacesOfWidth = Places<kernel_width, stride_width, padding_width, dilation_width>;
+using PlacesOfWidth = Places<places_of_row, folds ? 1 : stride_width, folds ? 0 : padding_width, dilation_width>;
 
 // The sides of images, each within 32 bits.
 struct Extent {
@@ -146,7 +148,10 @@ using Im2colPosition = RingPosition<product_stages>;
 // One thread: the stages of a tile.
 __device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, u64* empty, Im2colPosition& position,
                                               const TensorMap& x, const TensorMap& filters, const WindowTile& tile,
-                                              long long filters_of_group, u32 rank) {
+                                              const ShapeOfSides& shape, u32 rank) {
+    const long long filters_of_group = shape.out_channels / groups;
+    // Where the second halves begin.
+    const int second = static_cast<int>(folds ? folded_columns(shape.image.width) * channels_of_pixel : channels_of_pixel);
     const PlacesOfDepth depth(tile.phase.depth);
     const PlacesOfHeight height(tile.phase.height);
     const PlacesOfWidth width(tile.phase.width);
@@ -170,9 +175,9 @@ __device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, 
         for (int copy = 0; copy < copies_of_stage; ++copy) {
             const int product = stage * copies_of_stage + copy, place = product / channel_copies;
             const int channel = product % channel_copies / terms * copied_channels, term = product % terms;
-            int line = static_cast<int>(kernel_depth * kernel_height * kernel_width * parts * channels_of_place);
+            int line = static_cast<int>(kernel_depth * kernel_height * places_of_row * parts * channels_of_place);
             unsigned short offset[3] = {0, 0, 0};
-            from[0] = static_cast<int>(parts * channels_of_pixel);  // behind the last: zeros
+            from[0] = (parts - 1) * second + static_cast<int>(folds ? channels_of_window : channels_of_pixel);  // zeros
             if (place < places) {
                 const int of_width = place % width.count, of_height = place / width.count % height.count;
                 const int of_depth = place / (width.count * height.count);
@@ -180,9 +185,9 @@ __device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, 
                 offset[1] = height.offset(of_height);
                 offset[2] = depth.offset(of_depth);
                 const int row = depth.place(of_depth) * static_cast<int>(kernel_height) + height.place(of_height);
-                const int of_window = row * static_cast<int>(kernel_width) + width.place(of_width);
+                const int of_window = row * static_cast<int>(places_of_row) + width.place(of_width);
                 line = (of_window * parts + (term == 1)) * static_cast<int>(channels_of_place) + channel;
-                from[0] = static_cast<int>((term == 2) * channels_of_pixel + tile.group * (in_channels / groups)) + channel;
+                from[0] = (term == 2) * second + static_cast<int>(tile.group * (in_channels / groups)) + channel;
             }
             cp_async_bulk_tensor_im2col<sides>(target + copy * tile_pixels * copied_bytes, x, from, offset, barrier);
             unsigned char* const of_filters = target + window_stage_bytes + (copy * product_columns + own_row) * copied_bytes;
@@ -367,7 +372,7 @@ __device__ __forceinline__ void im2col_by_block(const TensorMap& x, const Tensor
         } else {
             for (long long number = first; threadIdx.x == im2col_multipliers && number < tiles; number += clusters) {
                 const WindowTile tile(number, shape, rank);
-                bring_windows(swizzled, full, empty, position, x, filters, tile, filters_of_group, rank);
+                bring_windows(swizzled, full, empty, position, x, filters, tile, shape, rank);
             }
             __syncwarp();
             if constexpr (product_slices > 1) {

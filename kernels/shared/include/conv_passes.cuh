@@ -145,6 +145,56 @@ __device__ __forceinline__ void transpose_input(const scalar_t* __restrict__ x, 
     }
 }
 
+// Places of an image's row with the zeros around it, which the last run is within; pairs, so that rows of four channels begin
+// at multiples of 16 bytes.
+__device__ __forceinline__ long long folded_columns(long long width) {
+    return rounded_up(width + padding_width + kernel_width % 2, 2);
+}
+
+constexpr int folded_pixels = 4;  // Of a thread.
+
+// Blocks from `block` of `blocks` on: images of few channels, pixel by pixel, with zeros around their rows. Where operands are
+// split, behind each row stands that of the second halves.
+__device__ __forceinline__ void fold_input(const scalar_t* __restrict__ x, source_t* __restrict__ to,
+                                           unsigned* __restrict__ largest, long long samples, long long pixels,
+                                           long long width, long long block, long long blocks) {
+    using Pixel = Pack<source_t, folds ? channels_of_pixel : 1>;
+    constexpr long long chunk = static_cast<long long>(input_block_size) * folded_pixels;
+    const long long columns = folded_columns(width), all = pixels / width * columns, chunks = (all + chunk - 1) / chunk;
+    for (long long number = block; number < samples * chunks; number += blocks) {
+        const long long sample = number / chunks;
+        float mine = 0;
+#pragma unroll
+        for (int k = 0; k < folded_pixels; ++k) {
+            const long long i = number % chunks * chunk + k * input_block_size + threadIdx.x;
+            if (i < all) {
+                const Division row(i, columns, all < (1ll << 32));
+                const long long column = row.rest - padding_before;
+                const bool is_inside = column >= 0 && column < width;
+                Pixel first{}, second{};
+#pragma unroll
+                for (int channel = 0; channel < in_channels; ++channel) {
+                    const long long place = (sample * in_channels + channel) * pixels + row.quotient * width + column;
+                    const scalar_t value = is_inside ? x[place] : scalar_t(0.0f);
+                    mine = larger_of(mine, static_cast<float>(value));
+                    first.of[channel] = to_source(value);
+                    if constexpr (splits) {
+                        second.of[channel] = to_second_half(value);
+                    }
+                }
+                Pixel* const target = reinterpret_cast<Pixel*>(to) + sample * parts * all + i;
+                target[(parts - 1) * row.quotient * columns] = first;
+                if constexpr (splits) {
+                    target[(row.quotient + 1) * columns] = second;
+                }
+            }
+        }
+        if constexpr (halves) {
+            note_largest<input_block_size>(mine, largest + number);
+        }
+    }
+}
+
 // The same in x's own layout, to half precision. A chunk's elements are of one sample. Where they are split, x is
 // channels-last, and so many channels that a pack is of one pixel.
 __device__ __forceinline__ void cast_input(const scalar_t* __restrict__ x, source_t* __restrict__ to,
@@ -188,7 +238,7 @@ __device__ __forceinline__ void cast_input(const scalar_t* __restrict__ x, sourc
 extern "C" __global__ void __launch_bounds__(input_block_size, 768 / input_block_size)
     prepare(const scalar_t* __restrict__ weight, weight_t* __restrict__ to_weight, float* __restrict__ factors,
             long long filters, int weight_channels_last, const scalar_t* __restrict__ x, source_t* __restrict__ to_x,
-            unsigned* __restrict__ largest, long long samples, long long channels, long long pixels) {
+            unsigned* __restrict__ largest, long long samples, long long channels, long long pixels, long long width) {
     begin_launch();
     let_next_begin();
     if (blockIdx.x < filters) {
@@ -198,6 +248,8 @@ extern "C" __global__ void __launch_bounds__(input_block_size, 768 / input_block
                 largest[i] = 0;  // which the kernel finds
             }
         }
+    } else if constexpr (folds) {
+        fold_input(x, to_x, largest, samples, pixels, width, blockIdx.x - filters, gridDim.x - filters);
     } else if constexpr (transposes_input) {
         transpose_input(x, to_x, largest, samples, channels, pixels, blockIdx.x - filters, gridDim.x - filters);
     } else if constexpr (casts_input) {

@@ -2,6 +2,14 @@
 // conv.cuh. What the kernels for images with two sides have of it stands with them.
 #pragma once
 
+// A number's quotient and remainder; quicker where both have 32 bits.
+struct Division {
+    long long quotient, rest;
+    __device__ __forceinline__ Division(long long number, long long by, bool is_short)
+        : quotient(is_short ? static_cast<unsigned>(number) / static_cast<unsigned>(by) : number / by),
+          rest(number - quotient * by) {}
+};
+
 // Where a weight has what an output channel multiplies an input channel of its group by, at one place of the window.
 __device__ __forceinline__ long long weight_offset(long long out_channel, long long channel, long long place,
                                                    long long out_channels, long long channels, long long area, bool last) {
