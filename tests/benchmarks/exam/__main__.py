@@ -80,8 +80,8 @@ def main(
     folder.mkdir(parents=True, exist_ok=True)
     lanes = []
     cores = max(2, (os.cpu_count() or 2) // (_LANES * len(gpus)))
-    for visible in gpus:
-        turn = spawn.Lock()
+    turns = [spawn.Lock() for _ in gpus]  # kept until their processes have them
+    for visible, turn in zip(gpus, turns, strict=True):
         for _ in range(_LANES):
             lane = Lane(
                 len(lanes), visible, cores, folder, budget, checkout and checkout.resolve(), ceilings, began + seconds

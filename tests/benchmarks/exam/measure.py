@@ -30,7 +30,7 @@ from tunebench.tuner.result import Baseline, TrialStatus
 if TYPE_CHECKING:
     from tests.benchmarks.kernelbench import Verdict
 
-STAGE_SECONDS = 90.0
+STAGE_SECONDS = 150.0
 """The longest that tuning, timing or evaluating one problem may take."""
 
 _Made = TypeVar("_Made")
