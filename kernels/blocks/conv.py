@@ -13,7 +13,7 @@ The convolution is a library's, between passes of our own, or a kernel does it a
 through torch or, where `nvidia-cudnn-frontend` is installed and the function is an expression of arithmetic, `min`,
 `max`, `clamp`, `relu`, `sigmoid`, `tanh`, `silu` and their like, by its graph API, which takes halves to single
 precision, in one kernel with the function, and writes channels-last. Kernels of our own for Hopper are the product of
-windows that the copy engine lays out (conv_im2col.cuh), of few channels in all or enough channels a group, behind a pass
+windows that the copy engine lays out (conv_im2col.cuh), of few channels in all or enough in a group, behind a pass
 that lays images out channels-last and in halves, and one without such a pass (conv_gemm.cuh), for windows that go from
 pixel to pixel. The latter and the graph are for one or two sides, and not for transposed convolutions. So is a kernel
 for few channels a group (conv_direct.cuh), as where each channel is by itself: it rounds nothing.

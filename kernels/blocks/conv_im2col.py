@@ -204,7 +204,7 @@ def rows_of_filters(plan: Plan) -> tuple[int, int]:
 
 
 def _channels_and_strides(plan: Plan, sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """Return how many elements count as a pixel's channels, and the bytes from one pixel to the next along each side."""
+    """Return how many elements count as a pixel's channels, and the bytes from pixel to pixel along each side."""
     *_, columns, pitch = shape_of_images(plan)
     channels, step, row = pitch, pitch, columns * pitch
     if folds(plan.problem):
