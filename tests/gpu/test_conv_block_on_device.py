@@ -155,6 +155,24 @@ def test_windows_that_the_copy_engine_lays_out(
             assert error(output, reference, [x]) < allowed, (given, way, early)
 
 
+@pytest.mark.parametrize("options", [{"kernel_size": 3}, {"kernel_size": 3, "stride": 2, "padding": 1}])
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_operands_are_rounded_as_cudnn_rounds_them(
+    cuda: Device, kind: type[nn.Module], options: dict[str, object]
+) -> None:
+    torch.manual_seed(3)
+    reference, tuned = (made(64, 64, options, kind).cuda() for made in (Model, Tuned))
+    tuned.load_state_dict(reference.state_dict())
+    x = torch.rand(16, 64, 64, 64, device="cuda")  # multiples of 2^-24: there are ties
+    problem = tuned.problem(x)
+    assert problem is not None, tuned.reason
+    chosen = tuned.kernel.space.choose({"convolution": "im2col"}, problem, cuda)
+    tuned.pin(build_plan(tuned.kernel, chosen, problem, cuda, compiler_for(cuda)))
+    with torch.no_grad():
+        wanted = reference(x)
+        assert (tuned(x) - wanted).abs().max() < 1e-5 * wanted.abs().max()
+
+
 @pytest.mark.parametrize("dtype", ALLOWED)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples(cuda: Device, name: str, dtype: str) -> None:

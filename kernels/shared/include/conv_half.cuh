@@ -17,6 +17,10 @@ constexpr float input_scale = 64.0f;
 constexpr float largest_input = 1000.0f;     // times input_scale still below 65504, the largest half
 constexpr float smallest_input = 0.015625f;  // times input_scale 1, whose rounding error is that of the least half
 
+// An operand that becomes a half. As cuDNN rounds for TF32: ties away from zero, and to even in transposed convolutions, as the
+// conversion itself does.
+__device__ __forceinline__ float to_operand(float value) { return transposed ? value : to_eleven_bits(value); }
+
 __device__ __forceinline__ float larger_of(float largest, float value) {
     const float size = fabsf(value);
     return size > largest || size != size ? size : largest;  // a NaN stays
@@ -132,7 +136,7 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
                                      : im2col ? place_in_rows(filter, channel, place, filters, area)
                                               : weight_offset(filter, channel, place, filters, channels, area, channels_last);
             const float value = read(channel, place) * scale;
-            to[target] = weight_t(scales ? to_eleven_bits(value) : value);
+            to[target] = weight_t(scales ? to_operand(value) : value);
             if constexpr (splits) {
                 to[target + channels_of_place] = weight_t(value - static_cast<float>(to[target]));
             }

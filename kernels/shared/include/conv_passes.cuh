@@ -103,7 +103,7 @@ struct Tiles {
 
 __device__ __forceinline__ source_t to_source(scalar_t value) {
     if constexpr (halves) {
-        return source_t(to_eleven_bits(static_cast<float>(value) * input_scale));
+        return source_t(to_operand(static_cast<float>(value) * input_scale));
     } else {
         return source_t(value);
     }
