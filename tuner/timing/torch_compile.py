@@ -15,7 +15,7 @@ from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.users_code import described
 
 _PATIENCE_SECONDS = 0.5
-"""What Inductor's processes have to end by themselves."""
+"""Inductor's processes have so long to end by themselves."""
 
 
 class CompiledReferenceError(TunebenchError):

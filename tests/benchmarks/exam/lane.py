@@ -23,7 +23,7 @@ _LEAST_SECONDS = 40.0
 
 @dataclass(frozen=True)
 class Lane:
-    """What such a process is told.
+    """A process of the exam is told this.
 
     Attributes:
         number: of the lane.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import sys
@@ -253,15 +254,14 @@ def _in_turn(turn: AbstractContextManager[Any], before: Callable[[], None], ask:
 def _prepare(case: BenchCase) -> None:
     load_model(case.kernel)
     if case.compiled:
-        from torch._inductor import compile_fx  # noqa: F401 - it asks the driver for a GPU, as a server must not
-        from torch._inductor.async_compile import AsyncCompile
-
-        AsyncCompile.warm_pool()
+        # It asks the driver for a GPU, as the server that processes are forked from must not.
+        importlib.import_module("torch._inductor.compile_fx")
+        importlib.import_module("torch._inductor.async_compile").AsyncCompile.warm_pool()
 
 
 def _import_evaluation(checkout: Path) -> None:
     sys.path.insert(0, str(checkout / "src"))
-    from kernelbench import eval as kernelbench  # type: ignore[import-not-found]  # noqa: F401
+    importlib.import_module("kernelbench.eval")
 
 
 def _verdict(problem: ExamProblem, checkout: Path) -> Verdict:
@@ -280,7 +280,7 @@ def values_of(row: Row) -> dict[str, Any]:
 
 
 def environment(folder: Path, lane: int, cores: int) -> dict[str, str]:
-    """What the processes of an exam run under: results of each lane's own, caches of all, short final comparisons.
+    """Return the variables of a lane's processes: its own results, caches that all share, short final comparisons.
 
     torch.compile's caches are shared, so that what max-autotune measured of a product's shape is not measured again for
     the next problem with the same product.
