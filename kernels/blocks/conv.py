@@ -7,7 +7,11 @@
 
 `value` is what the layer at the path `layer`, which the first argument of `forward` goes into, makes: its bias is
 added. It is one of torch's convolutions, of one, two or three sides, transposed or not: any kernel size, stride,
-padding with zeros, dilation, groups and output padding are served.
+padding with zeros, dilation, groups and output padding are served. `layer` may also be filters without one, an argument
+of `forward` or a parameter; what `windows` leaves out is as `torch.nn.functional.conv2d` has it:
+
+        layer = "weight"
+        windows = {"stride": 2, "padding": (1, 1), "transposed": False}
 
 The convolution is a library's, between passes of our own, or a kernel does it all. The library is cuDNN on a GPU,
 through torch or, where `nvidia-cudnn-frontend` is installed and the function is an expression of arithmetic, `min`,
@@ -40,7 +44,7 @@ Nothing is kept between calls: the weight is converted in every forward.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -69,9 +73,12 @@ from tunebench.kernels.shared.images import (
     LAYERS,
     SIDES,
     USUAL_GEOMETRY,
+    WINDOWS,
     Geometry,
+    Layer,
     as_images,
     convolve,
+    filters_of,
     geometry_of_axes,
     geometry_of_layer,
     layout_of,
@@ -85,6 +92,7 @@ from tunebench.tuner.problem import Problem
 _AXES = {Kind.PER_CHANNEL: "out_channels", Kind.PER_TENSOR: "ones"}
 _IMAGES = ("batch", "in_channels", "height", "width")
 _OUTPUT = ("batch", "out_channels", "out_height", "out_width")
+_FILTERS = ("filters", "filter_channels", "kernel_height", "kernel_width")
 _LAYOUTS = ("nchw", "channels_last")
 
 _ORDER = (Kind.PER_CHANNEL, Kind.ELEMENT, Kind.PER_TENSOR, Kind.SCALAR)
@@ -95,6 +103,9 @@ class Conv(Block):
     """A convolution with a function of each of its elements; attributes as in `Block`, and the path of the layer."""
 
     layer: ClassVar[str]
+    windows: ClassVar[Mapping[str, int | tuple[int, ...]]] = {}
+    filters_at: ClassVar[int] = -1
+    """The place of the filters among the arguments of `forward`; -1 of those that the module has."""
     is_plain: ClassVar[bool] = False
     """Whether nothing is behind the layer."""
     steps: ClassVar[Step | None] = None
@@ -114,11 +125,18 @@ class Conv(Block):
         if not any(one.kind is Kind.PER_TENSOR for one in cls.used):
             cls.steps = steps_of(text, [one.name for one in cls.used if one.kind is Kind.SCALAR])
         inputs = cls._input_names()
+        for name, numbers in cls.windows.items():
+            if name not in WINDOWS:
+                raise cls.wrong("windows", f"there is no '{name}': the legal names are {', '.join(WINDOWS)}")
+            if not all(isinstance(one, int) for one in (numbers if isinstance(numbers, tuple) else [numbers])):
+                raise cls.wrong("windows", f"'{name}' is {numbers!r}: give a number, or a tuple of one for each side")
+        cls.filters_at = inputs.index(cls.layer) if cls.layer in inputs[1:] else -1
+        filters = {cls.layer: _FILTERS} if cls.filters_at > 0 else {}
         elements = {one.path: _OUTPUT for one in cls.used if one.kind is Kind.ELEMENT and one.argument}
         return Design(
             source_of(f"{cls.__name__}.function", text, cls.used, fast_math_line([text])),
             space_of(*fast_math_tunables([text]), graphs=cls.steps is not None),
-            {inputs[0]: _IMAGES, **elements, **axes_of(cls.used, _AXES)},
+            {inputs[0]: _IMAGES, **filters, **elements, **axes_of(cls.used, _AXES)},
             partial(work, element_tensors=len(elements)),
             compiled_axes=("in_channels", "kernel_height", "kernel_width"),
             usual_axes=USUAL_GEOMETRY,
@@ -128,12 +146,14 @@ class Conv(Block):
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
         """Accept batches that are dense in NCHW or channels-last, and no smaller than the filters."""
-        layer = attribute_of(self, "layer", self.layer)
-        if not isinstance(layer, LAYERS) or layer.padding_mode != "zeros" or min(layer.stride) < 1:
+        layer = self._layer(inputs)
+        if layer is None or layer.padding_mode != "zeros" or min(layer.stride) < 1:
             return self.unserved(f"'{self.layer}' is no convolution in steps of 1 or more that pads with zeros")
         given, dimensions = inputs, layer.weight.dim()
-        if dimensions == 3 and not all(one.is_contiguous() for one in given if isinstance(one, torch.Tensor)):
-            return self.unserved("an input is not contiguous")  # of one side no other layout is dense
+        tensors = [one for one in given if isinstance(one, torch.Tensor)]
+        lies = dimensions > 3 or all(one.is_contiguous() for one in tensors)  # of one side no other layout is dense
+        if not lies or any(one.dim() != dimensions for one in tensors[:1]):
+            return self.unserved("an input is not contiguous, or has another number of dimensions than the filters")
         if dimensions != 4:
             inputs = tuple(_of_two_sides(value, dimensions) for value in given)
         found = super().problem(*inputs, **named)
@@ -157,6 +177,14 @@ class Conv(Block):
         options = {**found.options, "input": own, "output": layout, "precision": precision_of(x, layer)}
         return replace(found, axes=axes, options=options)
 
+    def _layer(self, inputs: Sequence[Any]) -> Layer | None:
+        """Return the layer, or the filters as one; None where there is none of a convolution of these inputs."""
+        is_given = 0 <= self.filters_at < len(inputs)
+        found = inputs[self.filters_at] if is_given else attribute_of(self, "layer", self.layer)
+        if isinstance(found, torch.Tensor):
+            return filters_of(found, self.windows)
+        return found if isinstance(found, LAYERS) else None
+
     def _misfit(self, inputs: tuple[Any, ...], output: tuple[int, ...], layout: str) -> str:
         """Return which operand is another than the kernel reads; empty where none is."""
         for kind, (_, path), value in zip(self.kinds, self.places, self.values(inputs), strict=True):
@@ -169,12 +197,13 @@ class Conv(Block):
 
     def accepts_layout(self, name: str, tensor: torch.Tensor) -> bool:
         """Accept channels-last images and filters."""
-        return name in (f"{self.layer}.weight", *self._input_names()) and layout_of(tensor) is not None
+        return name in (f"{self.layer}.weight", self.layer, *self._input_names()) and layout_of(tensor) is not None
 
     def tuned_forward(self, plan: Plan, *inputs: Any) -> torch.Tensor:
         """Map (batch, in_channels, sides ...) to (batch, out_channels, sides' ...)."""
-        x, layer, values = inputs[0], attrgetter(self.layer)(self), self.values(inputs)
-        weight, bias = layer.weight, layer.bias
+        x, values = inputs[0], self.values(inputs)
+        layer = attrgetter(self.layer)(self) if self.filters_at < 0 else inputs[self.filters_at]
+        weight, bias = (layer, None) if isinstance(layer, torch.Tensor) else (layer.weight, layer.bias)
         if x.dim() == 3:
             output = self._forward(plan, as_images(x), as_images(weight), bias, values, inputs)
             # To autograd what a kernel makes is no view of another tensor.

@@ -10,13 +10,57 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvTransposeNd
 
 from tunebench.tuner.settings import Setting, kind_of, value_of
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 """PyTorch's convolutions."""
-Layer = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+
+
+class Filters(NamedTuple):
+    """Filters that are no layer's, with what a layer says of its own; tuples have a number for each side."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+    @property
+    def padding_mode(self) -> str:
+        """As a layer has it: functions pad with zeros."""
+        return "zeros"
+
+
+WINDOWS: Mapping[str, int] = {
+    "stride": 1,
+    "padding": 0,
+    "dilation": 1,
+    "transposed": 0,
+    "output_padding": 0,
+    "groups": 1,
+}
+"""What a call of a convolution says of the windows, as `torch.convolution` has it, and what it usually is."""
+
+
+def filters_of(weight: torch.Tensor, windows: Mapping[str, int | tuple[int, ...]]) -> Filters | None:
+    """Return filters as a layer has them; None where they have another number of sides than the windows.
+
+    Args:
+        windows: of `WINDOWS`; a number is for every side.
+    """
+    given: dict[str, Any] = {**WINDOWS, **windows}
+    one = {"transposed": bool(given.pop("transposed")), "groups": given.pop("groups")}
+    sides = weight.dim() - 2
+    given = {name: (number,) * sides if isinstance(number, int) else number for name, number in given.items()}
+    fits = sides > 0 and all(len(numbers) == sides for numbers in given.values())
+    return Filters(weight, None, **given, **one) if fits else None
+
+
+Layer = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d | Filters
 
 SIDES = ("depth", "height", "width")
 """The axes of images that have three sides; those of two have no depth."""
@@ -83,7 +127,7 @@ def geometry_of_layer(layer: Layer) -> Geometry:
     if len(kernel) == 1:
         given = tuple((usual, *sizes) for usual, sizes in zip(_USUAL.values(), given, strict=True))
     windows = dict(zip(_USUAL, given, strict=True))
-    return Geometry(**windows, groups=layer.groups, transposed=isinstance(layer, _ConvTransposeNd))
+    return Geometry(**windows, groups=layer.groups, transposed=bool(layer.transposed))
 
 
 def geometry_of_axes(axes: Mapping[str, int]) -> Geometry:
@@ -161,7 +205,7 @@ def precision_of(x: torch.Tensor, layer: Layer) -> str:
     kind = x.device.type
     allowed = kind_of(kind) == "cuda" and x.dtype == torch.float32 and value_of(Setting.CUDNN, kind) != "off"
     allowed = allowed and value_of(Setting.CONVOLUTION, kind) == "tf32"
-    of_channels = 1 < layer.groups == x.shape[1] and not isinstance(layer, _ConvTransposeNd)
+    of_channels = 1 < layer.groups == x.shape[1] and not layer.transposed
     is_own = of_channels and "channels_last" not in (layout_of(x), layout_of(layer.weight))
     return "tf32" if allowed and not is_own else "strict"
 

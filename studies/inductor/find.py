@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from tunebench.studies.inductor.backend import compile_with, modes_options, region_or_none
 from tunebench.studies.inductor.known import is_lost
-from tunebench.studies.inductor.products import Write
+from tunebench.studies.inductor.products import AS_IN_GRAPH, Write
 from tunebench.studies.inductor.region import Region
 from tunebench.tuner.timing.torch_compile import without_reports
 
@@ -148,7 +148,7 @@ def _emit_probed(backend: Any, own: Callable[[Any], None], node: Any) -> None:
     wrapper.writeline(f"probe().end({number})")
 
 
-@torch.library.custom_op("tunebench_inductor::probed_region", mutates_args=())
+@torch.library.custom_op("tunebench_inductor::probed_region", mutates_args=(), tags=AS_IN_GRAPH)
 def probed_region(number: int, inputs: list[torch.Tensor]) -> torch.Tensor:
     """Run a region by Inductor's own code while the probe watches."""
     return _probe.run(number, inputs)
@@ -157,7 +157,7 @@ def probed_region(number: int, inputs: list[torch.Tensor]) -> torch.Tensor:
 @probed_region.register_fake
 def _(number: int, inputs: list[torch.Tensor]) -> torch.Tensor:
     (output,) = _probe.regions[number].outputs
-    return inputs[0].new_empty(output.shape)
+    return torch.empty_like(output.on_meta, device=inputs[0].device)
 
 
 def _written_probed(region: Region) -> Write | None:

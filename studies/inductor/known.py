@@ -153,7 +153,7 @@ def evidence_for(region: Region) -> Evidence | None:
 def problem_of(model: type[TunedModule], region: Region) -> Problem | None:
     """Return the problem of a region's kernel at the sizes of a graph; None where the kernel cannot serve it."""
     settings = in_force(Setting, region.device.type)
-    inputs = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in region.inputs]
+    inputs = [one.on_meta for one in region.inputs]
     with meta_stands_for(region.device.type, settings), torch._subclasses.fake_tensor.unset_fake_temporarily():
         return model().eval().identify(*inputs)
 

@@ -10,11 +10,11 @@ import torch
 from torch import fx
 
 from tunebench.studies.inductor.known import RegionCall, call_of, model_in
-from tunebench.studies.inductor.products import Write
+from tunebench.studies.inductor.products import AS_IN_GRAPH, Write
 from tunebench.studies.inductor.region import Region
 
 
-@torch.library.custom_op("tunebench_inductor::region", mutates_args=())
+@torch.library.custom_op("tunebench_inductor::region", mutates_args=(), tags=AS_IN_GRAPH)
 def region(folder: str, configuration: str, inputs: list[torch.Tensor]) -> torch.Tensor:
     """Run a region's kernel."""
     result: torch.Tensor = _call(folder, configuration)(*inputs)

@@ -159,7 +159,7 @@ def _files(name: str, traced: Traced) -> dict[str, str]:
     """
     source = "a compiled model"
     for core in draft(traced, None).cores:
-        if core.block == "Linear" and not core.left:
+        if core.block in ("Linear", "Conv") and not core.left:
             return {"model.py": model_text(name, traced, core, source)}
     try:
         written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)
@@ -231,4 +231,5 @@ def _drawn(value: Value, ends: tuple[float, float], names: Mapping[int, str]) ->
     if not value.dtype.is_floating_point:
         return f"torch.randint({int(ends[0])}, {int(ends[1]) + 1}, {shape}, dtype={value.dtype})"
     dtype = "" if value.dtype is torch.float32 else f", dtype={value.dtype}"
-    return f"torch.rand{'' if ends[0] >= 0 else 'n'}({shape}{dtype})"
+    lies = f".to(memory_format={value.images})" if value.images not in (None, torch.contiguous_format) else ""
+    return f"torch.rand{'' if ends[0] >= 0 else 'n'}({shape}{dtype}){lies}"

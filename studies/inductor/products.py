@@ -1,13 +1,17 @@
-"""Products of matrices in a graph, each with the pointwise operations behind it, as regions.
+"""Products of matrices and convolutions in a graph, each with the pointwise operations behind it, as regions.
 
-Inductor calls a library for a product, and its scheduler sees no more of it than that. So these regions are found in
+Inductor calls a library for them, and its scheduler sees no more of them than that. So these regions are found in
 the graph of ATen operations, in the pass that Inductor lets others have there: a region that is served becomes a call
-of one operator. In a region's text tensors of any dimensions are matrices, and conversions between floating-point types
-are left out: a kernel computes in float32 from the product to its result.
+of one operator. In the text of a product's region tensors of any dimensions are matrices. Conversions between
+floating-point types are left out: a kernel computes in float32 from the product to its result.
+
+Images lie channels-last between convolutions, as Inductor itself has them; the ones that a graph is given stay as they
+are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,17 +23,22 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from tunebench.studies.inductor.region import NotRegionError, Region, Value, source_of, text_of
 
 _aten = torch.ops.aten
-_PRODUCTS = (_aten.mm.default, _aten.addmm.default)
+_PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.convolution.default)
 _TRANSPOSITIONS = (_aten.permute.default, _aten.t.default, _aten.transpose.int)
 _CONVERSION = torch.ops.prims.convert_element_type.default
 _SAME = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _CONVERSION)
 """Operations that a region has no text for: its value is the one before."""
+_WIDENED = (*_SAME, _aten.unsqueeze.default)
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 Write = Callable[[fx.Graph, list[fx.Node]], fx.Node]
 """Writes a region's call into a graph, given the nodes of its inputs."""
 Serve = Callable[[Region], Write | None]
 """Returns how a region's call is written; None where it has none."""
+
+AS_IN_GRAPH = (torch.Tag.needs_fixed_stride_order,)
+"""Tags of an operator whose inputs are to lie as the nodes that it is given do."""
 
 
 class ServeProducts(CustomGraphPass):
@@ -65,12 +74,12 @@ class ProductRegion:
 
     Attributes:
         end: the node whose value it makes.
-        inputs: the nodes that it reads, each with the shape that it has in the region.
+        inputs: the nodes that it reads, in the order of the region's.
     """
 
     region: Region
     end: fx.Node
-    inputs: tuple[tuple[fx.Node, tuple[int, ...]], ...]
+    inputs: tuple[fx.Node, ...]
 
 
 def product_region(product: fx.Node) -> ProductRegion:
@@ -94,15 +103,24 @@ def _replace(graph: fx.Graph, found: ProductRegion, call: Write) -> None:
         view.meta["val"] = node.meta["val"].view(shape)
         return view
 
+    def lying(node: fx.Node, wanted: Value) -> fx.Node:
+        if wanted.images is None or node.meta["val"].is_contiguous(memory_format=wanted.images):
+            return shaped(node, wanted.shape)
+        # Inductor gives what it computes here the strides that the call of an operator asks for.
+        copy = graph.call_function(_aten.clone.default, (node,), {"memory_format": wanted.images})
+        copy.meta["val"] = node.meta["val"].clone(memory_format=wanted.images)
+        return copy
+
+    (output,) = found.region.outputs
     with graph.inserting_before(end), value.fake_mode:
-        made = call(graph, [shaped(*one) for one in found.inputs])
-        made.meta["val"] = value.new_empty(found.region.outputs[0].shape)
+        made = call(graph, [*map(lying, found.inputs, found.region.inputs)])
+        made.meta["val"] = torch.empty_like(output.on_meta, device=value.device)
         result = shaped(made, value.shape)
     end.replace_all_uses_with(result)
 
 
 class _Copy:
-    """A product and what stands behind it, as a graph of matrices.
+    """A product and what stands behind it, as a graph of matrices; or a convolution, as one of images.
 
     Raises:
         NotRegionError: the product is none that a region begins with.
@@ -113,16 +131,32 @@ class _Copy:
         self.dtype = product.meta["val"].dtype
         self.graph = fx.Graph()
         # An operand that also stands beside the product is two inputs: a block has no other name for it.
-        self.inputs: dict[tuple[fx.Node, bool], tuple[fx.Node, tuple[int, ...]]] = {}
+        self.inputs: dict[tuple[fx.Node, bool], tuple[fx.Node, Value]] = {}
+        self.vectors: dict[fx.Node, fx.Node] = {}
         self.behind = _descendants(product)
         if product.kwargs or self.dtype not in _FLOATS:
             raise NotRegionError("it has factors, or is in another type")
-        operands: Any = product.args
+        self.images: torch.memory_format | None = None
+        self.vector = self.shape[-1:]
+        begin = self._convolution if product.target is _aten.convolution.default else self._product
+        self.made: dict[fx.Node, fx.Node] = {product: begin(*product.args)}
+
+    def _product(self, *operands: Any) -> fx.Node:
         *bias, left, right = operands
         made = self.graph.call_function(_aten.mm.default, (self._operand(left), self._operand(right)))
-        if bias:
-            made = self.graph.call_function(_aten.add.Tensor, (made, self._outer(bias[0], product)))
-        self.made: dict[fx.Node, fx.Node] = {product: made}
+        return self._added(made, bias[0]) if bias else made
+
+    def _convolution(self, x: Any, weight: Any, bias: Any, *windows: Any) -> fx.Node:
+        is_laid_out = x.op == "placeholder" and x.meta["val"].is_contiguous()
+        lies = None if is_laid_out else _CHANNELS_LAST.get(len(self.shape))
+        self.images = lies or torch.contiguous_format
+        self.vector = (self.shape[1], *[1] * (len(self.shape) - 2))
+        operands = self._input(x, _shape_of(x), is_operand=True, images=self.images), self._operand(weight)
+        made = self.graph.call_function(_aten.convolution.default, (*operands, None, *windows))
+        return made if bias is None else self._added(made, bias)
+
+    def _added(self, made: fx.Node, bias: fx.Node) -> fx.Node:
+        return self.graph.call_function(_aten.add.Tensor, (made, self._of_vector(bias)))
 
     def grow(self) -> None:
         """Add whatever can be computed with the product, element by element."""
@@ -150,7 +184,8 @@ class _Copy:
         self.made[node] = made
 
     def _require_shape(self, shape: tuple[int, ...]) -> None:
-        if shape[-1:] != self.shape[-1:] or torch.Size(shape).numel() != torch.Size(self.shape).numel():
+        same = shape == self.shape if self.images else shape[-1:] == self.shape[-1:]
+        if not same or math.prod(shape) != math.prod(self.shape):
             raise NotRegionError("another shape")
 
     def _value(self, node: fx.Node, user: fx.Node) -> fx.Node:
@@ -163,27 +198,53 @@ class _Copy:
         return self._input(node, is_operand=True)
 
     def _outer(self, node: Any, user: fx.Node) -> fx.Node:
-        """A value from outside beside the product's: of its size, or one for each of its columns."""
+        """A value from outside beside the product's: of its size, or one for each of its columns or channels."""
         shape = _shape_of(node)
         if node in self.behind:
             raise NotRegionError("what it needs comes of the product in another way")
         if shape == _shape_of(user):
-            return self._input(node, self.shape)
-        if shape[-1:] == self.shape[-1:] and torch.Size(shape).numel() == shape[-1]:
-            return self._input(node, shape[-1:])
+            return self._input(node, self.shape, images=self.images)
+        if shape[-len(self.vector) :] == self.vector and math.prod(shape) == math.prod(self.vector):
+            return self._of_vector(node)
         raise NotRegionError("another shape")
 
-    def _input(self, node: Any, shape: tuple[int, ...] | None = None, *, is_operand: bool = False) -> fx.Node:
+    def _of_vector(self, node: fx.Node) -> fx.Node:
+        """One value for each column or channel, with what computes it from others."""
+        if node not in self.vectors:
+            given, size = node.all_input_nodes, math.prod(self.vector)
+            is_computed = given and all(math.prod(_shape_of(one)) == size for one in given)
+            is_same = node.target in _WIDENED or (node.target is _aten.mul.Tensor and node.args[1:] == (1,))
+            if is_computed and is_same and given[0].meta["val"].dtype in _FLOATS:
+                self.vectors[node] = self._of_vector(given[0])
+            elif is_computed and node.target is _aten.reciprocal.default and given[0].target is _aten.sqrt.default:
+                squared = self._of_vector(given[0].all_input_nodes[0])  # as a BatchNorm has it, in one operation
+                self.vectors[node] = self.graph.call_function(_aten.rsqrt.default, (squared,))
+            elif is_computed and _is_pointwise(node):
+                self.vectors[node] = self.graph.node_copy(node, self._of_vector)
+            else:
+                self.vectors[node] = self._input(node, self.vector)
+        return self.vectors[node]
+
+    def _input(
+        self,
+        node: Any,
+        shape: tuple[int, ...] | None = None,
+        *,
+        is_operand: bool = False,
+        images: torch.memory_format | None = None,
+    ) -> fx.Node:
         is_conversion = node.op == "call_function" and node.target is _CONVERSION
         if is_conversion and not is_operand and node.args[0].meta["val"].dtype in _FLOATS:
             node = node.args[0]  # but operands of a product are of one type
-        if not node.meta["val"].is_contiguous():
+        value = node.meta["val"]
+        if images is None and not value.is_contiguous():
             raise NotRegionError("a tensor that is not contiguous")
         shape = shape or _shape_of(node)
         if (node, is_operand) not in self.inputs:
             made = self.graph.placeholder(node.name)
-            made.meta["val"] = node.meta["val"].new_empty(shape)
-            self.inputs[node, is_operand] = made, shape
+            made.meta["val"] = value.new_empty(shape)
+            told = Value(node.name, tuple(range(len(shape))), shape, value.dtype, images)
+            self.inputs[node, is_operand] = made, told
         return self.inputs[node, is_operand][0]
 
     def region(self) -> ProductRegion:
@@ -201,20 +262,17 @@ class _Copy:
         raise NotRegionError("it leaves several values")
 
     def _region(self, end: fx.Node) -> ProductRegion:
-        values = {made: (node, shape) for (node, _), (made, shape) in self.inputs.items()}
+        nodes = {made: node for (node, _), (made, _) in self.inputs.items()}
+        values = dict(self.inputs.values())
         operations: list[fx.Node] = []
         _collect(self.made[end], operations)
         used = [one for one in values if any(one in operation.all_input_nodes for operation in operations)]
-        inputs = {one: _value(*values[one]) for one in used}
-        output = _value(end, self.shape)
+        inputs = {one: values[one] for one in used}
+        output = Value(end.name, tuple(range(len(self.shape))), self.shape, end.meta["val"].dtype, self.images)
         text = text_of(inputs, [one for one in operations if one not in values], {self.made[end]: output})
         device = end.meta["val"].device
         region = Region(text, (*inputs.values(),), (output,), (), device, is_dynamic=False, source=source_of([end]))
-        return ProductRegion(region, end, tuple(values[one] for one in used))
-
-
-def _value(node: fx.Node, shape: tuple[int, ...]) -> Value:
-    return Value(node.name, tuple(range(len(shape))), shape, node.meta["val"].dtype)
+        return ProductRegion(region, end, tuple(nodes[one] for one in used))
 
 
 def _collect(node: fx.Node, found: list[fx.Node]) -> None:

@@ -50,12 +50,14 @@ class Value:
         buffer: its name in Inductor's program.
         order: the dimensions there, the one with the widest stride first.
         shape: the sizes in this order; those that are symbols, as they were when the graph was compiled.
+        images: how it lies where it is a batch of images, which are not permuted; None of all others.
     """
 
     buffer: str
     order: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: torch.dtype
+    images: torch.memory_format | None = None
 
     @property
     def as_read(self) -> str:
@@ -71,6 +73,12 @@ class Value:
     def is_plain(self) -> bool:
         """Whether both are the same."""
         return self.order == tuple(range(len(self.order)))
+
+    @property
+    def on_meta(self) -> torch.Tensor:
+        """A tensor like it, without memory."""
+        lies = self.images or torch.contiguous_format
+        return torch.empty(self.shape, dtype=self.dtype, device="meta", memory_format=lies)
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
@@ -250,7 +258,7 @@ class _Writer:
         lines += [f"{self._named(one)} = {self._call(one)}" for one in nodes]
         # Operations leave other strides than Inductor gives a buffer: each result is made to lie as its buffer does.
         made = [
-            f"{name}{'' if value.is_plain else f'.permute{value.order}'}.contiguous()"
+            f"{name}{'' if value.is_plain else f'.permute{value.order}'}{'' if value.images else '.contiguous()'}"
             for name, value in ((self._names[one], value) for one, value in ends.items())
         ]
         return head + "".join(f"        {line}\n" for line in (*lines, f"return {', '.join(made)}"))
@@ -266,9 +274,10 @@ class _Writer:
             return "1" if size == 1 else letters.setdefault(size, f"n{len(letters)}")
 
         values = [_in(value.order, _sizes(one.meta["val"].shape)) for one, value in self._inputs.items()]
+        lies = [f" {one.images}" if one.images else "" for one in self._inputs.values()]
         return ", ".join(
-            f"{name} {one.meta['val'].dtype}[{', '.join(map(letter, shape))}]".replace("torch.", "")
-            for (one, name), shape in zip(self._names.items(), values, strict=True)
+            f"{name} {one.meta['val'].dtype}[{', '.join(map(letter, shape))}]{images}".replace("torch.", "")
+            for (one, name), shape, images in zip(self._names.items(), values, lies, strict=True)
         )
 
     def _call(self, node: fx.Node) -> str:

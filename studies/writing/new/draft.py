@@ -126,7 +126,8 @@ def _layer(traced: Traced, block: str) -> Core:
             """The attributes for as many of the nodes as have a place, and those."""
             writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, layer, given, _KINDS[block])
             done = _translated(anchor, nodes, writer.take)
-            return [("layer", layer.text(given.name)), *writer.attributes(done[-1])], done
+            windows: Text = [("windows", layer.windows)] if layer.windows else []
+            return [("layer", layer.text(given.name)), *windows, *writer.attributes(done[-1])], done
 
         return _cut_and_written(traced, block, anchor, given, write)
 
@@ -158,8 +159,9 @@ class _LayerWriter:
         operands = Operands(set(traced.names))
         self.translator = RowTranslator(traced, layer.node, given, "value", operands, kinds, RowsOf(1))
         self.translator.keeps_parts = True
-        if layer.is_product and layer.bias is not None:
-            bias = self.translator.operands.name("per_feature", layer.bias)
+        if layer.bias is not None and (layer.is_product or layer.windows is not None):
+            kind = "per_feature" if layer.is_product else "per_channel"
+            bias = self.translator.operands.name(kind, layer.bias)
             self.translator.keep(layer.node, Value(f"value + {bias}", binds=SUM))
 
     def take(self, node: fx.Node) -> None:

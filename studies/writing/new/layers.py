@@ -1,15 +1,18 @@
-"""The layers of a trace that a block can take: modules of torch's, and products with a parameter or of two inputs."""
+"""The layers of a trace that a block can take: modules of torch's, products with a parameter or of two inputs, and
+convolutions with filters that are one of these."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from inspect import Signature
 
 import torch
 from torch import fx, nn
 
 from tunebench.kernels.shared import images
+from tunebench.studies.writing.new.operations import bound, taking
 from tunebench.studies.writing.new.trace import Traced, shape_of
 
 LAYERS: Mapping[str, tuple[type[nn.Module], ...]] = {"linear": (nn.Linear,), "conv": images.LAYERS}
@@ -19,6 +22,18 @@ _LEAST_DIMENSIONS = {"linear": 2, "conv": 3}
 _PRODUCTS = (torch.matmul, torch.mm, torch.bmm, operator.matmul, "matmul", "mm", "bmm", "__matmul__")
 _TRANSPOSED = (torch.t, torch.transpose, torch.swapaxes, "t", "transpose", "swapaxes")
 _PERMUTED = (torch.permute, "permute")
+_FUNCTIONS = nn.functional
+_CONVOLUTIONS: Mapping[object, Signature] = {
+    **dict.fromkeys(
+        (_FUNCTIONS.conv1d, _FUNCTIONS.conv2d, _FUNCTIONS.conv3d),
+        taking("x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1"),
+    ),
+    **dict.fromkeys(
+        (_FUNCTIONS.conv_transpose1d, _FUNCTIONS.conv_transpose2d, _FUNCTIONS.conv_transpose3d),
+        taking("x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, transposed=True"),
+    ),
+    torch.convolution: taking(f"x, weight, bias, {', '.join(images.WINDOWS)}"),
+}
 _DIAGONALS = (torch.diag, torch.diag_embed, "diag", "diag_embed")
 
 
@@ -29,13 +44,14 @@ class Layer:
     Attributes:
         node: whose value it is.
         given: whose value it takes.
-        path: of the module; of a product, of the parameter, or the name of the other input.
+        path: of the module; of a product or filters, of the parameter, or the name of the other input.
         is_product: whether it is a product with a parameter, as `x @ self.weight.T` and `F.linear` are, or two inputs'.
         is_transposed: whether a product's parameter is transposed, as a linear layer's is, or its second input.
         bias: the path of what it adds; None where it adds nothing.
         operations: how much arithmetic it is, to compare layers by.
         is_turned: whether the first of two inputs is transposed.
         is_of_inputs: whether the path is the name of another input.
+        windows: of filters, as the block has them; None of everything else.
     """
 
     node: fx.Node
@@ -47,6 +63,7 @@ class Layer:
     operations: int
     is_turned: bool = False
     is_of_inputs: bool = False
+    windows: Mapping[str, object] | None = field(default=None, hash=False)
 
     def as_product(self) -> Layer:
         """The same as a product, which may be of any argument; a module takes the first one."""
@@ -64,7 +81,7 @@ def layers(traced: Traced, block: str) -> list[Layer]:
     assert traced.graph is not None
     found = []
     for node in traced.graph.nodes:
-        layer = _module(traced, node, block) or (_product(node) if block == "linear" else None)
+        layer = _module(traced, node, block) or (_product(node) if block == "linear" else _convolution(node))
         made = shape_of(node)
         if layer is not None and made is not None and len(made) >= _LEAST_DIMENSIONS[block]:
             found.append(layer)
@@ -96,6 +113,33 @@ def _module(traced: Traced, node: fx.Node, block: str) -> Layer | None:
     operations = module.weight.numel() * (multiplied.numel() // multiplied[-1 if block == "linear" else 1])
     path = str(node.target)
     return Layer(node, given, path, False, True, None if module.bias is None else f"{path}.bias", operations)
+
+
+def _convolution(node: fx.Node) -> Layer | None:
+    """A function that convolves with filters that are a parameter or an input."""
+    takes = _CONVOLUTIONS.get(node.target)
+    if takes is None:
+        return None
+    given = bound(takes, node.args, node.kwargs)
+    x, weight, bias = (given.pop(name) for name in ("x", "weight", "bias"))
+    taken, of_weight, made = map(shape_of, (x, weight, node))
+    if taken is None or of_weight is None or made is None or not len(taken) == len(of_weight) == len(made):
+        return None
+    is_of_inputs = weight.op == "placeholder"
+    path = weight.name if is_of_inputs else _path_of(weight)
+    if path is None or (bias is not None and _path_of(bias) is None):
+        return None
+    told = {name: one if isinstance(one, list | tuple) else [one] for name, one in given.items()}
+    if not all(isinstance(one, int) for numbers in told.values() for one in numbers):
+        return None
+    windows = {
+        name: numbers[0] if len({*numbers}) == 1 else tuple(numbers)
+        for name, numbers in told.items()
+        if {*numbers} != {images.WINDOWS[name]}
+    }
+    multiplied = taken if windows.get("transposed") else made
+    operations = of_weight.numel() * (multiplied.numel() // multiplied[1])
+    return Layer(node, x, path, False, False, _path_of(bias), operations, is_of_inputs=is_of_inputs, windows=windows)
 
 
 def _product(node: fx.Node) -> Layer | None:

@@ -147,7 +147,7 @@ def test_of_one_side_what_is_not_contiguous_is_the_references() -> None:
     for layer in (nn.Conv1d, nn.ConvTranspose1d):
         model = Tuned(8, 16, {"kernel_size": 3}, layer)
         x = torch.randn(3, 9, 8).transpose(1, 2)
-        assert model.problem(x) is None and model.reason == "an input is not contiguous"
+        assert model.problem(x) is None and "an input is not contiguous" in model.reason
         problem = model.problem(torch.randn(3, 8, 3))
         assert problem is not None and problem.options["output"] == "nchw"
 
@@ -226,6 +226,14 @@ def forward(self, x: torch.Tensor) -> torch.Tensor:
             'layer = "conv"\nfunction = "value * w"\nper_feature = ("w",)',
             "per_feature: this block has no such operands; it has scalars, per_channel, per_tensor",
         ),
+        (
+            'layer = "conv"\nfunction = "relu(value)"\nwindows = {"strides": 2}',
+            "windows: there is no 'strides': the legal names are stride, padding, dilation, transposed",
+        ),
+        (
+            'layer = "conv"\nfunction = "relu(value)"\nwindows = {"stride": [2, 2]}',
+            r"windows: 'stride' is \[2, 2\]: give a number, or a tuple of one for each side",
+        ),
     ],
 )
 def test_wrong_attributes_are_one_line(tmp_path: Path, block: str, message: str) -> None:
@@ -245,6 +253,49 @@ def test_a_layer_that_is_none(tmp_path: Path) -> None:
     model = load(tmp_path / "other.py", "blocks.Conv", body, 'layer = "convolution"\nfunction = "relu(value)"')()
     with pytest.raises(KernelFolderError, match=r"ModelNew.layer: the model has no 'convolution'"):
         model.problem(x)
+
+
+FILTERS = """
+def __init__(self):
+    super().__init__()
+    self.weight = nn.Parameter(torch.randn({own}))
+
+def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.relu({function}(x, {weight}, None, {windows}))
+"""
+FUNCTIONS = {
+    "of one side": ("nn.functional.conv1d", "y", "stride=2, padding=1", {"stride": 2, "padding": 1}, (8, 6, 3)),
+    "of two sides": ("nn.functional.conv2d", "y", "dilation=(1, 2)", {"dilation": (1, 2)}, (8, 6, 3, 2)),
+    "in groups": ("nn.functional.conv2d", "y", "groups=2", {"groups": 2}, (8, 3, 3, 3)),
+    "transposed": (
+        "nn.functional.conv_transpose3d",
+        "y",
+        "stride=2, output_padding=1",
+        {"stride": 2, "output_padding": 1, "transposed": 1},
+        (6, 8, 3, 2, 1),
+    ),
+    "of a parameter": ("nn.functional.conv2d", "self.weight", "padding=1", {"padding": 1}, (8, 6, 3, 3)),
+}
+
+
+@pytest.mark.parametrize(("function", "weight", "windows", "told", "shape"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_filters_without_a_layer(
+    tmp_path: Path, function: str, weight: str, windows: str, told: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    is_given = weight == "y"
+    body = FILTERS.format(own=(1,) if is_given else shape, function=function, weight=weight, windows=windows)
+    if not is_given:
+        body = body.replace(", y: torch.Tensor", "")
+    text = f'layer = "{weight.removeprefix("self.")}"\nwindows = {told}\nfunction = "relu(value)"'
+    model = load(tmp_path / "filters.py", "blocks.Conv", body, text)()
+    x, filters = torch.randn(2, 6, *[9] * (len(shape) - 2)), torch.randn(shape)
+    given = (x, filters) if is_given else (x,)
+    output = run(model, passes("strict", "nchw"), *given)
+    torch.testing.assert_close(output, model.reference_forward(*given), rtol=1e-4, atol=1e-4)
+    if is_given:
+        assert model.problem(x, filters[0]) is None and model.reason
+        assert model.problem(x[0], filters) is None and "dimensions" in model.reason
 
 
 def of_hopper(name: str, dtype: str, channels: int = 16, **wanted: Any) -> tuple[Problem, list[Configuration]]:

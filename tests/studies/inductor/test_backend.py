@@ -49,6 +49,23 @@ class Layers(nn.Module):
         return torch.softmax(y + self.second(functional.gelu(self.first(x))) * 2, -1)
 
 
+class Images(nn.Module):
+    """Convolutions of images in NCHW, each with a normalisation behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shortcut = nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.Conv2d(16, 24, 1, stride=2)
+        self.second = nn.Conv2d(16, 24, 3, stride=2, padding=1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(16), nn.BatchNorm2d(24)])
+        for norm in self.norms:
+            norm.running_var.uniform_(0.5, 2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Three regions: one reads what the model is given, one what another makes beside its own product."""
+        x = torch.relu(self.norms[0](self.first(x)))
+        return torch.relu(self.norms[1](self.second(x)) + self.shortcut(x)).mean((2, 3))
+
+
 def inputs(rows: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     return torch.randn(2, rows, 16), torch.randn(2, rows, 16)
@@ -121,6 +138,25 @@ def test_a_product_is_a_region_with_what_is_computed_behind_it(dtype: torch.dtyp
         assert not any("torch.mm(" in one.region.text for one in find_regions(model, given))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_convolution_is_a_region_with_what_is_computed_behind_it(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = Images().to(dtype).eval(), torch.randn(2, 8, 12, 12, dtype=dtype)
+    with torch.no_grad():
+        wanted, regions = model(x), written_with_products(model, (x,))
+        found = [one for one in regions if "torch.convolution(" in one.text]
+        assert sorted(len(one.inputs) for one in found) == [3, 6, 7]
+        assert all("rsqrt" in one.text for one in found if len(one.inputs) > 3)
+        given_as_it_is = [one for one in found if one.outputs[0].images is torch.contiguous_format]
+        assert [one.inputs[0].shape for one in given_as_it_is] == [(2, 8, 12, 12)]
+        torch.compiler.reset()
+        made, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), x)
+        assert code.count("tunebench_inductor.region.default(") == 3
+        assert "extern_kernels.convolution" not in code
+        tolerance = {"rtol": 0.02, "atol": 0.02} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+        torch.testing.assert_close(made, wanted, **tolerance)
+
+
 def test_products_of_a_step_of_training_are_right() -> None:
     model, given = Layers(), inputs()
     assert len([one for one in written_with_products(model, given) if "torch.mm(" in one.text]) > 2
@@ -183,9 +219,9 @@ def test_a_result_lies_as_its_buffer_does_whatever_strides_its_operations_leave(
     class Turned(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
             z = x.transpose(1, 2) * 2 + y  # lies as x does, but for Inductor as y
-            return z.transpose(1, 2).reshape(-1, 12) @ weight, z.sum(-1)
+            return torch.bmm(z.transpose(1, 2).reshape(1, -1, 12), weight), z.sum(-1)
 
-    given = torch.randn(2, 5, 3, 4), torch.randn(2, 3, 5, 4), torch.randn(12, 6)
+    given = torch.randn(2, 5, 3, 4), torch.randn(2, 3, 5, 4), torch.randn(1, 12, 6)
     with torch.no_grad():
         for report in find_regions(Turned(), given):
             write_kernel(report, regions_folder() / report.region.name)

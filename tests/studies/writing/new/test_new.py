@@ -355,6 +355,40 @@ def test_a_product_of_another_kind_stays_torchs(forward: str, tmp_path: Path) ->
     assert core.block == "Pointwise" and core.left
 
 
+FILTERS = {
+    "of a parameter": ("conv2d(x, self.f, None, 2, 1)", "f", {"stride": 2, "padding": 1}),
+    "of an input": ("conv2d(x, y, padding=(1, 0), groups=1)", "y", {"padding": (1, 0)}),
+    "transposed": (
+        "conv_transpose2d(x, y, dilation=2, stride=3)",
+        "y",
+        {"stride": 3, "dilation": 2, "transposed": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "layer", "windows"), FILTERS.values(), ids=FILTERS)
+def test_a_function_that_convolves_is_a_layer(
+    call: str, layer: str, windows: dict[str, object], tmp_path: Path
+) -> None:
+    forward = f"return torch.relu(nn.functional.{call}) + self.b"
+    made = "self.f = nn.Parameter(torch.randn(4, 4, 3, 3)); self.b = nn.Parameter(torch.randn(4, 1, 1))"
+    given = (
+        ("x, y", "torch.randn(2, 4, 9, 9), torch.randn(4, 4, 3, 3)")
+        if layer == "y"
+        else ("x", "torch.ones(2, 4, 9, 9)")
+    )
+    core = drafted(problem(tmp_path, forward, made, *given))
+    wanted = {"layer": layer, "windows": windows, "function": "relu(value) + b", "per_channel": ("b",)}
+    assert (core.block, core.left, dict(core.attributes)) == ("Conv", (), wanted)
+
+
+def test_a_bias_of_filters_is_for_each_channel(tmp_path: Path) -> None:
+    made = "self.f = nn.Parameter(torch.randn(4, 4, 3, 3)); self.b = nn.Parameter(torch.randn(4))"
+    forward = "return torch.relu(nn.functional.conv2d(x, self.f, self.b))"
+    core = drafted(problem(tmp_path, forward, made, inputs="torch.randn(2, 4, 9, 9)"))
+    assert dict(core.attributes) == {"layer": "f", "function": "relu(value + b)", "per_channel": ("b",)}
+
+
 TWO = "self.gate = nn.Linear(10, 8); self.up = nn.Linear(10, 8, bias=False); self.bn = nn.BatchNorm1d(8); "
 TWO += "self.narrow = nn.Linear(10, 1); self.down = nn.Linear(8, 10); self.u = nn.Parameter(torch.randn(8, 10)); "
 JOINED = {
