@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from tunebench.studies.inductor.backend import compile_with, modes_options, region_or_none
 from tunebench.studies.inductor.known import is_lost
 from tunebench.studies.inductor.products import AS_IN_GRAPH, Write
-from tunebench.studies.inductor.region import Region
+from tunebench.studies.inductor.region import Region, laid_out
 from tunebench.tuner.timing.torch_compile import without_reports
 
 _FORWARDS = 3
@@ -71,10 +71,10 @@ class Probe:
         if number not in self._compiled:
             names: dict[str, Any] = {}
             exec(self.regions[number].text, names)
-            self._compiled[number] = torch.compile(names["Model"](), options=dict(self._options))
+            self._compiled[number] = torch.compile(names["Model"](), options=dict(self._options), dynamic=False)
             self._compiled[number](*inputs)
         self.begin(number, *inputs)
-        result = self._compiled[number](*inputs)
+        result = laid_out(self._compiled[number](*inputs), self.regions[number].outputs[0].images)
         self.end(number)
         return result
 

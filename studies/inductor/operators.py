@@ -11,20 +11,18 @@ from torch import fx
 
 from tunebench.studies.inductor.known import RegionCall, call_of, model_in
 from tunebench.studies.inductor.products import AS_IN_GRAPH, Write
-from tunebench.studies.inductor.region import Region
+from tunebench.studies.inductor.region import Region, laid_out
 
 
 @torch.library.custom_op("tunebench_inductor::region", mutates_args=(), tags=AS_IN_GRAPH)
-def region(folder: str, configuration: str, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """Run a region's kernel."""
-    result: torch.Tensor = _call(folder, configuration)(*inputs)
-    return result
+def region(folder: str, configuration: str, inputs: list[torch.Tensor], images: str) -> torch.Tensor:
+    """Run a region's kernel; images of torch's memory format with that name come of it, if any."""
+    return laid_out(_call(folder, configuration)(*inputs), images)
 
 
 @region.register_fake
-def _(folder: str, configuration: str, inputs: list[torch.Tensor]) -> torch.Tensor:  # noqa: ARG001
-    result: torch.Tensor = model_in(Path(folder))().reference_forward(*inputs)
-    return result
+def _(folder: str, configuration: str, inputs: list[torch.Tensor], images: str) -> torch.Tensor:  # noqa: ARG001
+    return laid_out(model_in(Path(folder))().reference_forward(*inputs), images)
 
 
 @cache
@@ -40,6 +38,7 @@ def written_if_faster(known: Region) -> Write | None:
     text = json.dumps(dict(call.configuration))
 
     def write(graph: fx.Graph, inputs: list[fx.Node]) -> fx.Node:
-        return graph.call_function(torch.ops.tunebench_inductor.region.default, (call.folder, text, inputs))
+        given = (call.folder, text, inputs, known.outputs[0].images)
+        return graph.call_function(torch.ops.tunebench_inductor.region.default, given)
 
     return write

@@ -231,5 +231,5 @@ def _drawn(value: Value, ends: tuple[float, float], names: Mapping[int, str]) ->
     if not value.dtype.is_floating_point:
         return f"torch.randint({int(ends[0])}, {int(ends[1]) + 1}, {shape}, dtype={value.dtype})"
     dtype = "" if value.dtype is torch.float32 else f", dtype={value.dtype}"
-    lies = f".to(memory_format={value.images})" if value.images not in (None, torch.contiguous_format) else ""
+    lies = f".to(memory_format=torch.{value.images})" if value.images not in ("", "contiguous_format") else ""
     return f"torch.rand{'' if ends[0] >= 0 else 'n'}({shape}{dtype}){lies}"

@@ -29,7 +29,7 @@ _CONVERSION = torch.ops.prims.convert_element_type.default
 _SAME = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _CONVERSION)
 """Operations that a region has no text for: its value is the one before."""
 _WIDENED = (*_SAME, _aten.unsqueeze.default)
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+_CHANNELS_LAST = {4: "channels_last", 5: "channels_last_3d"}
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 Write = Callable[[fx.Graph, list[fx.Node]], fx.Node]
@@ -61,7 +61,7 @@ class ServeProducts(CustomGraphPass):
                 continue
             if (call := self._serve(found.region)) is not None:
                 _replace(graph, found, call)
-        graph.eliminate_dead_code()
+                graph.eliminate_dead_code()  # what is no value's any more has no part in the next region
 
     def uuid(self) -> str:
         """Return what this pass does to graphs."""
@@ -104,11 +104,12 @@ def _replace(graph: fx.Graph, found: ProductRegion, call: Write) -> None:
         return view
 
     def lying(node: fx.Node, wanted: Value) -> fx.Node:
-        if wanted.images is None or node.meta["val"].is_contiguous(memory_format=wanted.images):
+        lies = getattr(torch, wanted.images or "contiguous_format")
+        if not wanted.images or node.meta["val"].is_contiguous(memory_format=lies):
             return shaped(node, wanted.shape)
         # Inductor gives what it computes here the strides that the call of an operator asks for.
-        copy = graph.call_function(_aten.clone.default, (node,), {"memory_format": wanted.images})
-        copy.meta["val"] = node.meta["val"].clone(memory_format=wanted.images)
+        copy = graph.call_function(_aten.clone.default, (node,), {"memory_format": lies})
+        copy.meta["val"] = node.meta["val"].clone(memory_format=lies)
         return copy
 
     (output,) = found.region.outputs
@@ -136,7 +137,7 @@ class _Copy:
         self.behind = _descendants(product)
         if product.kwargs or self.dtype not in _FLOATS:
             raise NotRegionError("it has factors, or is in another type")
-        self.images: torch.memory_format | None = None
+        self.images = ""
         self.vector = self.shape[-1:]
         begin = self._convolution if product.target is _aten.convolution.default else self._product
         self.made: dict[fx.Node, fx.Node] = {product: begin(*product.args)}
@@ -148,8 +149,7 @@ class _Copy:
 
     def _convolution(self, x: Any, weight: Any, bias: Any, *windows: Any) -> fx.Node:
         is_laid_out = x.op == "placeholder" and x.meta["val"].is_contiguous()
-        lies = None if is_laid_out else _CHANNELS_LAST.get(len(self.shape))
-        self.images = lies or torch.contiguous_format
+        self.images = "contiguous_format" if is_laid_out else _CHANNELS_LAST.get(len(self.shape), "contiguous_format")
         self.vector = (self.shape[1], *[1] * (len(self.shape) - 2))
         operands = self._input(x, _shape_of(x), is_operand=True, images=self.images), self._operand(weight)
         made = self.graph.call_function(_aten.convolution.default, (*operands, None, *windows))
@@ -231,14 +231,13 @@ class _Copy:
         shape: tuple[int, ...] | None = None,
         *,
         is_operand: bool = False,
-        images: torch.memory_format | None = None,
+        images: str = "",
     ) -> fx.Node:
-        is_conversion = node.op == "call_function" and node.target is _CONVERSION
-        if is_conversion and not is_operand and node.args[0].meta["val"].dtype in _FLOATS:
-            node = node.args[0]  # but operands of a product are of one type
+        if node.target is _CONVERSION and node.args[0].meta["val"].dtype == self.dtype and not is_operand:
+            node = node.args[0]  # a kernel computes in float32 anyway
         value = node.meta["val"]
-        if images is None and not value.is_contiguous():
-            raise NotRegionError("a tensor that is not contiguous")
+        if value.dtype != self.dtype or not (images or value.is_contiguous()):
+            raise NotRegionError("a tensor of another type, or one that is not contiguous")
         shape = shape or _shape_of(node)
         if (node, is_operand) not in self.inputs:
             made = self.graph.placeholder(node.name)

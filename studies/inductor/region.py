@@ -50,14 +50,15 @@ class Value:
         buffer: its name in Inductor's program.
         order: the dimensions there, the one with the widest stride first.
         shape: the sizes in this order; those that are symbols, as they were when the graph was compiled.
-        images: how it lies where it is a batch of images, which are not permuted; None of all others.
+        images: the name of torch's memory format in which a batch of images lies, whose dimensions keep their order;
+            empty of all others.
     """
 
     buffer: str
     order: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: torch.dtype
-    images: torch.memory_format | None = None
+    images: str = ""
 
     @property
     def as_read(self) -> str:
@@ -77,8 +78,12 @@ class Value:
     @property
     def on_meta(self) -> torch.Tensor:
         """A tensor like it, without memory."""
-        lies = self.images or torch.contiguous_format
-        return torch.empty(self.shape, dtype=self.dtype, device="meta", memory_format=lies)
+        return laid_out(torch.empty(self.shape, dtype=self.dtype, device="meta"), self.images)
+
+
+def laid_out(tensor: torch.Tensor, images: str) -> torch.Tensor:
+    """Return a tensor whose images lie in a memory format, by its name; as it is where there are none."""
+    return tensor.contiguous(memory_format=getattr(torch, images)) if images else tensor
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
@@ -274,7 +279,7 @@ class _Writer:
             return "1" if size == 1 else letters.setdefault(size, f"n{len(letters)}")
 
         values = [_in(value.order, _sizes(one.meta["val"].shape)) for one, value in self._inputs.items()]
-        lies = [f" {one.images}" if one.images else "" for one in self._inputs.values()]
+        lies = [f" {one.images}".rstrip() for one in self._inputs.values()]
         return ", ".join(
             f"{name} {one.meta['val'].dtype}[{', '.join(map(letter, shape))}]{images}".replace("torch.", "")
             for (one, name), shape, images in zip(self._names.items(), values, lies, strict=True)
