@@ -20,13 +20,11 @@ from torch import nn
 from tunebench.kernels.blocks.block import Kind, Operand
 from tunebench.kernels.blocks.derivative import derivative_of
 from tunebench.kernels.blocks.device_function import device_function
-from tunebench.kernels.blocks.linear_pass import LinearCall, elements_space, own_output, pass_over
-from tunebench.kernels.blocks.linear_source import LinearSource
+from tunebench.kernels.blocks.plain_product import kernel_of_product, product
 from tunebench.kernels.blocks.pointwise import pass_over_elements, source_of, space_of
 from tunebench.kernels.runtime.gradients import differentiate
 from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in
-from tunebench.kernels.shared import DTYPES, products, split_product
-from tunebench.kernels.shared.products import has_passes, library_product
+from tunebench.kernels.shared import DTYPES, products
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Build
@@ -169,7 +167,7 @@ def _begin(kernel: Kernel, configuration: Configuration, problem: Problem, plan:
 
 def _product(plan: Plan, in_columns: InColumns | None, problem: Problem) -> _Begun | None:
     """Begin to build a product with a plan's tunables; None where no configuration is as exact as the plan's."""
-    kernel = _kernel_of_product(in_columns)
+    kernel = kernel_of_product(in_columns)
     values = {"vector_width": 4, **{name: plan[name] for name in plan.configuration}}
     if in_columns is not None:
         if values.get("weight_parts") == "none":
@@ -245,28 +243,6 @@ def _kernel(name: str, space: SearchSpace, source: str) -> Kernel:
     return Kernel.declare(__file__, space, source=source, name=name, texts={}, axes={}, dtypes=DTYPES)
 
 
-@functools.cache
-def _kernel_of_product(in_columns: InColumns | None) -> Kernel:
-    """Return the kernel of a layer's product, or of a product of two inputs, with no function behind it."""
-    source = LinearSource("product", "value", "value", (), batch_norm=False, inputs=in_columns)
-    passes = elements_space()
-    of_inputs = () if in_columns is None else split_product.OF_INPUTS
-    limits = () if in_columns is None else (*products.limits_of_inputs(in_columns), split_product.SLICES)
-    return Kernel.declare(
-        __file__,
-        SearchSpace(
-            (*products.TUNABLES, *of_inputs, *passes.tunables),
-            tuple(dict.fromkeys((*products.CONSTRAINTS, *passes.constraints, *limits))),
-        ),
-        source=source.text(),
-        name="trained_layer" if in_columns is None else f"gradient_by_{'weight' if in_columns.x else 'x'}",
-        texts={},
-        axes={},
-        modes=(Mode.EVAL, Mode.FROZEN) if in_columns is None else (Mode.EVAL,),
-        bulk_copies=products.BULK_COPIES,
-    )
-
-
 class TrainedLayer(NamedTuple):
     """One call of a linear layer, alone or with the function behind it.
 
@@ -308,12 +284,7 @@ class TrainedLayer(NamedTuple):
         in_columns: InColumns | None = None,
     ) -> torch.Tensor:
         """Compute x · weightᵀ + bias."""
-        if plan is None:
-            return nn.functional.linear(x, weight, bias)
-        call = LinearCall(plan, x, weight, bias, self.exponents, (), False, True, self.model, in_columns)
-        if not has_passes(str(plan["product"])):
-            return own_output(call).values
-        return pass_over(call, library_product(plan, self.model, weight, bias, x, in_columns), bias)
+        return product(plan, self.model, x, weight, bias, self.exponents, in_columns)
 
     def behind(self, product: torch.Tensor) -> torch.Tensor:
         """Return the function of a product's values."""

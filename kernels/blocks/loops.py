@@ -1,20 +1,30 @@
-"""Passes over loop nests, as `tunebench new` writes them: their space, their launches, and what they are for."""
+"""Passes over loop nests, as `tunebench new` writes them, and the products between them: their space, their launches,
+and what they are for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from tunebench.kernels.blocks.block import fast_math_tunables
+from tunebench.kernels.blocks.plain_product import kernel_of_product, product
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared.alignment import aligned
+from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Argument
-from tunebench.tuner.kernel import Plan, ceil_div
+from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import default_compiler
+from tunebench.tuner.configuration import Configuration, Value
+from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.errors import CompilerMissingError, UserError
+from tunebench.tuner.kernel import Kernel, Mode, Plan, ceil_div
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
@@ -23,7 +33,18 @@ _MOST_BYTES = 24
 """Upper limit of the bytes of a value that is joined."""
 _MANY = (1, 4, 16, 64, 256, 1024)
 THREADS, WIDTH = "element_threads", "pass_vector_width"
+PRODUCTS = "products_by"
 """Tunables of all passes: the threads of a block of those over elements, and the elements that a thread has at once."""
+
+
+class ProductSizes(NamedTuple):
+    """The sizes of a product between passes, and how its factors lie."""
+
+    products: int
+    rows: int
+    depth: int
+    features: int
+    in_columns: InColumns | None
 
 
 def fast_math() -> _Part:
@@ -64,6 +85,24 @@ def over_rows(name: str, *, rows: int, lanes: int, parts: int = 0, freely: bool 
             Tunable(f"{name}_parts", tuple(sorted({1, parts, 4 * parts})) if freely else (parts,), default=parts)
         )
     return tuple(tunables), (constraints.block_fits(*names), constraints.fills_warps(*names))
+
+
+def products() -> _Part:
+    """Return the tunable of what makes the products between passes: torch, or kernels, in single precision from parts.
+
+    Fast ones are as exact as the tolerance asks, or as TF32 where the program permits that.
+    """
+    return (
+        (Tunable(PRODUCTS, ("exact", "fast", "library"), host=True),),
+        (Constraint("kernels_multiply_on_gpus", _is_on_a_gpu),),
+    )
+
+
+def _is_on_a_gpu(products_by: str, problem: Problem, device: Device) -> bool:
+    if products_by == "library":
+        return True
+    types = ("float32",) if products_by == "fast" else ("float32", "float16", "bfloat16")
+    return device.kind is DeviceKind.CUDA and problem.dtype in types
 
 
 def space(*parts: _Part) -> SearchSpace:
@@ -119,6 +158,88 @@ def launch(
     made = [torch.empty(kept * parts * _MOST_BYTES, dtype=torch.uint8, device=device) for _ in range(joins)]
     plan.launch(f"{name}_part", *tensors, *made, blocks=(blocks, parts), threads=threads)
     plan.launch(f"{name}_join", *tensors, *made, blocks=blocks, threads=threads)
+
+
+def multiply(
+    model: TunedModule, plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Tensor, **numbers: float
+) -> torch.Tensor:
+    """Return what torch.mm, bmm, addmm or baddbmm makes, by a kernel where the plan has one.
+
+    Args:
+        given: as the function takes them: what is added, if anything, and the two factors.
+        numbers: its factors.
+    """
+    *added, x, weight = given
+    own = None if numbers or plan[PRODUCTS] == "library" else plan.once(_own_product, sizes_of(x, weight))
+    if own is None:
+        return function(*given, **numbers)
+    in_rows, columns = weight.mT, sizes_of(x, weight).in_columns
+    is_bias = columns is None and added and added[0].stride()[:-1] in ((), (0,))
+    bias = added[0].reshape(-1, in_rows.shape[0])[0] if is_bias else None
+    made = product(own.plan, model, x, in_rows, bias, own.exponents, columns).view(*x.shape[:-1], in_rows.shape[-2])
+    return made.add_(added[0]) if added and bias is None else made
+
+
+def sizes_of(x: torch.Tensor, weight: torch.Tensor) -> ProductSizes:
+    """Return the sizes of a product as torch.mm and bmm take its factors; those of a layer lie in rows both."""
+    rows, depth, features = *x.shape[-2:], weight.shape[-1]
+    if x.dim() == 2 and x.is_contiguous() and weight.mT.is_contiguous():
+        return ProductSizes(1, rows, depth, features, None)
+    in_columns = InColumns(not x.is_contiguous() and x.mT.is_contiguous(), not weight.mT.is_contiguous())
+    return ProductSizes(x.shape[:-2].numel(), rows, depth, features, in_columns)
+
+
+_WAYS: Mapping[str, Sequence[Mapping[str, Value]]] = {
+    "exact": ({"product": "fused", "weight_parts": "fp16"},),
+    "fast": ({"product": "fused", "weight_parts": "rounded"}, {"product": "fused", "weight_parts": "e4m3"}),
+    "half": ({"product": "fused"},),
+}
+"""What a product is made by, the first that is valid for it."""
+_SINGLE_BYTES = 4
+
+
+class _OwnProduct(NamedTuple):
+    plan: Plan
+    exponents: RowExponents
+
+
+def make_product(plan: Plan, products: int, rows: int, depth: int, features: int, in_columns: InColumns | None) -> None:
+    """Build the kernel of a product between passes, where the plan has one."""
+    if plan[PRODUCTS] != "library":
+        plan.once(_own_product, ProductSizes(products, rows, depth, features, in_columns))
+
+
+def _own_product(plan: Plan, sizes: ProductSizes) -> _OwnProduct | None:
+    """Return the plan of a product; None where there is no kernel for it, or nothing can be built."""
+    found = product_kernel(sizes, str(plan[PRODUCTS]), plan.problem, plan.device)
+    if found is None:
+        return None
+    try:
+        made = build_plan(*found, plan.device, default_compiler(plan.device))
+    except CompilerMissingError:
+        return None
+    return _OwnProduct(made, RowExponents())
+
+
+def product_kernel(
+    sizes: ProductSizes, way: str, around: Problem, device: Device
+) -> tuple[Kernel, Configuration, Problem] | None:
+    """Return the kernel of a product, its configuration and problem; None where no configuration is valid.
+
+    Args:
+        way: of the tunable.
+        around: the problem whose product it is.
+    """
+    products, rows, depth, features, in_columns = sizes
+    axes = {"rows": rows, "in_features": depth, "out_features": features}
+    if in_columns is not None:
+        axes["products"] = products
+    kernel = kernel_of_product(in_columns)
+    problem = Problem(axes, around.dtype, {**around.options, "mode": Mode.EVAL})
+    for wanted in _WAYS["half" if problem.item_bytes < _SINGLE_BYTES else way]:
+        with contextlib.suppress(UserError):
+            return kernel, kernel.space.choose(wanted, problem, device), problem
+    return None
 
 
 def accumulator(plan: Plan) -> torch.dtype:

@@ -165,8 +165,6 @@ def _files(name: str, traced: Traced) -> dict[str, str]:
         written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)
     except UnloweredError as error:
         raise _NoKernelError(f"no kernel: {error}") from error
-    if written.left:
-        raise _NoKernelError("no kernel: its product has none of a block's forms")
     return {f"{name}.cu": written.source, "model.py": written.model}
 
 

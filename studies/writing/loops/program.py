@@ -47,7 +47,7 @@ class Program:
         conditions: of the arguments, as Python expressions that are true where the passes serve.
         lines: of Python, that launch the passes and return the result.
         returns: the type of the result.
-        left: the products that torch makes between them, as often as they are there.
+        products: the sizes of the products between them, as arguments in Python.
     """
 
     passes: tuple[Pass, ...]
@@ -57,7 +57,7 @@ class Program:
     conditions: tuple[str, ...]
     lines: tuple[str, ...]
     returns: str
-    left: tuple[str, ...] = ()
+    products: tuple[str, ...] = ()
 
     def renamed(self, prefix: str) -> Program:
         """Return the program with another prefix of its passes' names."""
@@ -96,7 +96,7 @@ class ProgramWriter:
             steps = self._steps(main, kinds, shaped)
             passes = tuple(one for one in steps if isinstance(one, Pass))
             products = [one for one in steps if isinstance(one, Product)]
-            if not passes:
+            if not passes and not products:
                 raise UnloweredError("nothing")
             if any(V.graph.get_dtype(one.name) != main for one in products):
                 raise UnloweredError("a product of another type")
@@ -112,7 +112,7 @@ class ProgramWriter:
                     f"return {lowered.form.format(*(text for _, text in results))}",
                 ),
                 "torch.Tensor" if lowered.form == "{0}" else "object",
-                tuple(one.function.removeprefix("torch.") for one in products),
+                tuple(dict.fromkeys(map(self._sizes_of_product, products))),
             )
 
     def _steps(self, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]) -> list[Pass | Product]:
@@ -256,7 +256,7 @@ class ProgramWriter:
             if isinstance(one, Product):
                 inputs = [self._result(given)[1] for given in one.inputs]
                 inputs += [f"{name}={value!r}" for name, value in one.numbers.items()]
-                yield f"{one.name} = {one.function}({', '.join(inputs)})"
+                yield f"{one.name} = loops.multiply(self, plan, {one.function}, {', '.join(inputs)})"
                 continue
             for tensor in one.tensors:
                 if tensor.is_written and tensor.name not in made:
@@ -268,6 +268,16 @@ class ProgramWriter:
                 reduced += f", innermost={self._python(one.innermost)}"
             reduced += f", joins={one.joins}" if one.joins else ""
             yield f'loops.launch(plan, "{one.name}", [{values}], {self._python(one.kept)}{reduced})'
+
+    def _sizes_of_product(self, one: Product) -> str:
+        """The Python of `loops.ProductSizes`, as `loops.sizes_of` finds them."""
+        x, weight = (factor.get_layout() for factor in one.inputs[-2:])
+        rows, depth, features = *x.size[-2:], weight.size[-1]
+        numbers = (sympy.prod(x.size[:-2]), rows, depth, features)
+        in_columns = f"loops.InColumns({not _is_in_rows(x) and _is_in_columns(x)}, {not _is_in_columns(weight)})"
+        if len(x.size) == 2 and _is_in_rows(x) and _is_in_columns(weight):
+            in_columns = "None"
+        return f"{', '.join(map(self._python, numbers))}, {in_columns}"
 
     def _allocated(self, tensor: Tensor, is_result: bool) -> str:
         """The Python that makes a tensor; one that only passes read has places and no shape."""
@@ -329,6 +339,16 @@ class ProgramWriter:
             yield self._renamed(cpp(tidy(one)))
 
 
+def _is_in_rows(layout: ir.Layout) -> bool:
+    return bool(layout.is_contiguous())
+
+
+def _is_in_columns(layout: ir.Layout) -> bool:
+    """Whether a layout's matrices are contiguous when they are transposed."""
+    size, stride = ([*numbers[:-2], numbers[-1], numbers[-2]] for numbers in (layout.size, layout.stride))
+    return bool(ir.FixedLayout(layout.device, layout.dtype, size, stride).is_contiguous())
+
+
 def _reads(nest: Nest | Product) -> set[str]:
     if isinstance(nest, Product):
         return {one.get_name() for one in nest.inputs}
@@ -348,6 +368,8 @@ def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:
         is_alone: whether nothing stands before it that knows `fast_math`.
     """
     passes = [one for program in programs for one in program.passes]
+    if not passes:
+        return "// There are products alone, whose kernels have sources of their own.\n"
     sizes = dict.fromkeys(f"{one} < limit" for program in programs for one in program.counts)
     texts = "\n".join(f"// {', '.join(one.does)}\n{one.text}" for one in passes)
     names = "\n".join(f"using functions::{name};" for one in passes for name in one.entries)

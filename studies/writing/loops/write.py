@@ -49,7 +49,7 @@ class ModelNew(TunedModule, Model):
         return super().problem({passed})
 
     def tuned_forward(self, plan: Plan, {taken}) -> {returns}:
-{body}
+{body}{ready}
 '''
 
 
@@ -64,12 +64,10 @@ class Written:
     Attributes:
         model: of `model.py`.
         source: of the `.cu`.
-        left: the products that torch makes between the passes, as often as they are there.
     """
 
     model: str
     source: str
-    left: tuple[str, ...]
 
 
 def write(name: str, model: nn.Module, inputs: Mapping[str, Any], source: str) -> Written:
@@ -113,8 +111,8 @@ class PassesAround:
         problem: the body of its method `problem`, in which `{given}` are the arguments that the block takes.
         front: the statements that make what the block is given; nothing where passes cannot.
         after: the statements behind the block's own forward, by which the value is `value`.
+        ready: the lines of a method that builds the products between the passes, if there are any.
         source: CUDA C++ that stands behind the block's.
-        left: the products that torch makes between the passes, as often as they are there.
     """
 
     head: tuple[str, ...]
@@ -122,8 +120,8 @@ class PassesAround:
     problem: tuple[str, ...]
     front: tuple[str, ...]
     after: tuple[str, ...]
+    ready: tuple[str, ...]
     source: str
-    left: tuple[str, ...]
 
 
 def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = False) -> PassesAround:
@@ -147,7 +145,7 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
     every = [*([front] if front else []), *programs.values()]
     passes = [one for program in every for one in program.passes]
     sizes = tuple(dict.fromkeys(size for program in every for size in program.sizes))
-    parts = _parts(passes, is_alone=False)
+    parts = _parts(passes, every, is_alone=False)
     head = ["SPACE = loops.space(", *(f"    {one}" for one in parts), ")", "", *_numbers(traced.model)]
     told = f"sizes={_listed(sizes)}" + (f", modes={_listed(modes)}" if len(modes) > 1 else "")
     checks = dict.fromkeys(
@@ -172,8 +170,8 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
         tuple(problem),
         tuple(_made_by(front, traced.free("before"))) if front else (),
         tuple(_body(programs)) if last else (f"return {GIVEN}",),
+        tuple(_ready(every)),
         source_of(every, is_alone=False),
-        (*(front.left if front else ()), *_left(programs)),
     )
 
 
@@ -193,8 +191,21 @@ def _made_by(program: Program, name: str) -> list[str]:
     return [*lines, result.replace("return", f"{name} =", 1)]
 
 
-def _left(programs: Mapping[str, Program]) -> tuple[str, ...]:
-    return max((program.left for program in programs.values()), key=len, default=())
+def _ready(programs: Sequence[Program]) -> list[str]:
+    """Return the lines of the method that builds the products between passes; none where there are none."""
+    products = dict.fromkeys(one for program in programs for one in program.products)
+    if not products:
+        return []
+    known = dict.fromkeys(size for program in programs for size in program.sizes)
+    used = [size for size in known if any(re.search(rf"\b{size}\b", one) for one in products)]
+    sizes = f"{', '.join(used)}{',' if len(used) == 1 else ''} = "
+    return [
+        "@classmethod",
+        "def make_ready(cls, plan: Plan) -> None:",
+        "    super().make_ready(plan)",
+        *([f"    {sizes}(plan.problem.axes[one] for one in {_listed(used)})"] if used else []),
+        *(f"    loops.make_product(plan, {one})" for one in products),
+    ]
 
 
 def _part(traced: Traced, training: bool, *, mark: str = "", end: str = "", is_laid_out: bool = False) -> nn.Module:
@@ -239,6 +250,8 @@ def _written(
     name: str, model: nn.Module, inputs: Mapping[str, Any], source: str, programs: Mapping[str, Program]
 ) -> Written:
     passes = [one for program in programs.values() for one in program.passes]
+    if not passes:
+        raise UnloweredError("nothing")
     texts = source_of(list(programs.values()))
     indices = [key for key, value in inputs.items() if _is_index(value)]
     modes = tuple(programs) if "" not in programs else ("eval",)
@@ -257,8 +270,8 @@ def _written(
     else:
         declared.append('dtypes=("float32", "float64", "float16", "bfloat16"),')
     fast = ["loops.fast_math(),"] if has_fast_form([one.text for one in passes]) else []
-    parts = [*fast, *_parts(passes, is_alone=True)]
-    body = _body(programs)
+    parts = [*fast, *_parts(passes, [*programs.values()], is_alone=True)]
+    body, ready = _body(programs), _ready([*programs.values()])
     text = _MODEL.format(
         name=name,
         count="a pass" if len(passes) == 1 else f"{len(passes)} passes",
@@ -273,8 +286,9 @@ def _written(
         checks=_checks(programs, modes),
         returns=next(iter(programs.values())).returns,
         body="\n".join(f"        {one}" for one in body),
+        ready="".join(f"\n    {one}" for one in ("", *ready) if ready).replace("\n    \n", "\n\n", 1),
     )
-    return Written(text, texts, _left(programs))
+    return Written(text, texts)
 
 
 def _numbers(model: nn.Module) -> list[str]:
@@ -299,12 +313,13 @@ def _listed(names: Iterable[str]) -> str:
     return plain_text(tuple(names))
 
 
-def _parts(passes: Sequence[Pass], is_alone: bool) -> list[str]:
+def _parts(passes: Sequence[Pass], programs: Sequence[Program], is_alone: bool) -> list[str]:
     """The parts of the space of passes, whose choices multiply with those of a block in front of them."""
     rows = [one for one in passes if one.reduced is not None]
     freely = "" if is_alone and len(rows) <= _FREE else ", freely=False"
     lines = ["loops.vectors(),"] if any(one.innermost is not None for one in passes) else []
     lines += ["loops.over_elements(),"] if len(rows) < len(passes) else []
+    lines += ["loops.products(),"] if any(program.products for program in programs) else []
     for one in rows:
         parts = f", parts={one.parts}" if one.joins else ""
         lines.append(f'loops.over_rows("{one.name}", rows={one.rows}, lanes={one.lanes}{parts}{freely}),')

@@ -74,14 +74,12 @@ def check(folder: Path, left_nodes: Collection[str], rewrite: Rewrite | None = N
         reference = model.kernel.reference({}, None)
     except TunebenchError as error:
         return Checked(_told(error, folder))
-    tried: list[Sizes] = []
-    for sizes in _sizes_to_run(reference):
+    for number, sizes in enumerate(_sizes_to_run(reference)):
         resized = reference.resized(sizes) if sizes else reference
         builds: dict[str, Build] = {}
         try:
             if sizes and rewrite is not None:
-                model = load_model(str(rewrite(resized, folder.parent / f"small_{len(tried)}" / folder.name)))
-                tried.append(sizes)
+                model = load_model(str(rewrite(resized, folder.parent / f"small_{number}" / folder.name)))
             for mode in model.kernel.modes:
                 _compare(model, resized, Mode(mode), builds)
             return Checked(sizes=sizes, left_share=_share(resized, left_nodes))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -56,8 +56,6 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
         _write(folder, {"reference.py": text, **made.files})
         checked = check(folder, made.left_nodes, made.rewrite)
         if not (why := checked.reason or made.why_nothing_is_gained(checked)):
-            if made.core is None and made.left:
-                checked = replace(checked, left_share=None)  # the nodes of passes are not the trace's
             left = tuple(dict.fromkeys(made.left))
             return NewKernel(folder, made.block, left, hidden=drafts.hidden, checked=checked)
         reasons.append(why)
@@ -116,7 +114,7 @@ def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
         raise UnloweredError("another number of arguments than get_inputs() gives")
     written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)
     rewrite = partial(_rewritten, lambda other: _of_passes(other, source, name))
-    return _Draft({"model.py": written.model, f"{name}.cu": written.source}, PASSES, written.left, rewrite=rewrite)
+    return _Draft({"model.py": written.model, f"{name}.cu": written.source}, PASSES, rewrite=rewrite)
 
 
 def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> _Draft:
@@ -129,7 +127,7 @@ def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> 
         return _of_block_and_passes(other, cores[0], source, name)
 
     files = {"model.py": model_text(name, traced, core, source, made), f"{name}.cu": made.source}
-    left = (*(() if made.front else core.left_before), *made.left)
+    left = () if made.front else core.left_before
     if not made.front and not core.after:
         raise UnloweredError("what is in front of its product")
     return _Draft(files, f"{core.block} and passes", left, rewrite=partial(_rewritten, again))
@@ -141,9 +139,7 @@ def _rewritten(make_draft: Callable[[Traced], _Draft], reference: Reference, fol
         files = make_draft(trace(reference)).files
     except UnloweredError as error:
         raise UserError(f"no loop nest has {error}") from error
-    folder.mkdir(parents=True)
-    for name, text in {"reference.py": reference.text, **files}.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    _write(folder, {"reference.py": reference.text, **files})
     return folder
 
 
@@ -153,7 +149,7 @@ def _has_passes(core: Core) -> bool:
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
 

@@ -153,6 +153,7 @@ def _methods_with_passes(traced: Traced, core: Core, around: PassesAround) -> li
         *made,
         f"    {GIVEN} = super().tuned_forward(plan, {given})",
         *(f"    {line}" for line in around.after),
+        *(["", *around.ready] if around.ready else []),
     ]
 
 

@@ -75,7 +75,7 @@ def kernel_of(
         else loops.over_rows(one.name, rows=one.rows, lanes=one.lanes, parts=one.parts if one.joins else 0)
         for one in passes
     ]
-    space = loops.space(*parts)
+    space = loops.space(*parts, loops.products())
     sizes = {
         size: cases[name].inputs[argument].shape[at]
         for name, program in programs.items()

@@ -77,8 +77,7 @@ class Model(nn.Module):
 """,
         "torch.randn(16, 32)",
         "[32, 64]",
-        block="Linear",
-        left=("Linear",),
+        block="Linear and passes",
     ),
     "softmax in float32": RealModule(
         """
@@ -210,7 +209,6 @@ class Model(nn.Module):
         "torch.randn(8, 32)",
         "[32]",
         block="Passes",
-        left=("addmm",),
     ),
     "groups and finish of its own": RealModule(
         """
