@@ -34,6 +34,9 @@ _RESIDENT = {64: 3, 128: 2}
 _CORNERS = {2: (-128, 127), 3: (-16, 15)}
 """Where the copy engine's windows may begin outside of images with so many sides."""
 _MOST_STEPS = 8
+_STAGE = 64
+"""Products of a sum in a stage of the pipeline."""
+_SHORT_SUM, _STAGES_OF_SHORT_SUM = 3 * _STAGE, 4
 
 
 def is_im2col(convolution: str) -> bool:
@@ -155,6 +158,21 @@ def _columns_are_divided(product_columns: int, product_cluster: int, product_sli
     return min(product_cluster, product_slices) == 1 and product_columns % (blocks * _FILTERS_OF_MAP) == 0
 
 
+def _pipeline_is_no_longer_than_sums(convolution: str, product_stages: int, problem: Problem) -> bool:
+    """Return whether a pipeline leaves room for other blocks of a multiprocessor, where sums are short.
+
+    While a block writes what came of a few stages, others multiply.
+    """
+    if not is_im2col(convolution) or product_stages <= _STAGES_OF_SHORT_SUM:
+        return True
+    axes = _axes_of(problem)
+    geometry, copied = geometry_of_axes(axes), _copied_channels(axes)
+    channels = ceil_div(axes["in_channels"] // geometry.groups, copied) * copied
+    phases = math.prod(geometry.stride) if geometry.transposed else 1
+    terms = 3 if convolution == IM2COL_PARTS else 1
+    return math.prod(geometry.kernel) * channels * terms > _SHORT_SUM * phases
+
+
 def _columns_have_filters(product_columns: int, problem: Problem) -> bool:
     """Return whether less than 64 columns of a tile are without filters."""
     filters = problem.axes["out_channels"] // problem.axes.get("groups", 1)
@@ -179,6 +197,7 @@ CONSTRAINTS = (
     Constraint("the_copy_engine_reads_windows", _copy_engine_reads),
     Constraint("clusters_divide_filters", _columns_are_divided),
     Constraint("columns_have_filters", _columns_have_filters),
+    Constraint("pipelines_are_no_longer_than_sums", _pipeline_is_no_longer_than_sums),
     constraints.shared_memory_fits(
         lambda product_columns, product_stages: _shared_bytes(product_columns, product_stages) + _STATIC_BYTES
     ),

@@ -125,12 +125,11 @@ def _tune(found: RegionInModel, seconds: float, database: Database, reporter: Re
         raise _NoKernelError("its kernel does not serve these inputs")
     options = {"seconds": _SEARCHED * seconds, "trials": _MANY_TRIALS, "device": str(region.device)}
     (searched,) = tune(resolve_problem(str(folder), problem, options), database, reporter)
-    if (
-        searched.outcome.ending is Ending.INTERRUPTED
-        or searched.outcome.best is None
-        or evidence_for(region) is not None
-    ):
-        return searched.outcome.ending is Ending.INTERRUPTED
+    outcome = searched.outcome
+    if outcome.best is None and outcome.refusals:
+        raise _NoKernelError(f"no configuration is right: {next(iter(outcome.refusals))}")
+    if outcome.ending is Ending.INTERRUPTED or outcome.best is None or evidence_for(region) is not None:
+        return outcome.ending is Ending.INTERRUPTED
     (compared,) = tune(resolve_study(searched.study, {"compile": True}), database, reporter)
     return compared.outcome.ending is Ending.INTERRUPTED
 

@@ -168,7 +168,7 @@ class Form:
 
 def _kept(value: Any, zeros: torch.Tensor | None, kind: tuple[Invariant, int] | None) -> Any:
     if zeros is not None and zeros.shape == value.shape:
-        return value.masked_fill(zeros, 0.0)
+        return torch.empty_like(value).copy_(value.masked_fill(zeros, 0.0))
     if kind is None or not value.numel():
         return value
     invariant, axis = kind

@@ -59,6 +59,13 @@ def test_ordinary_inputs_are_of_no_kind_and_zeros_in_place_stay_there() -> None:
     assert form.keep([torch.ones(7, 6)])[0].all()
 
 
+def test_zeros_in_place_are_kept_in_the_layout_of_what_is_drawn() -> None:
+    drawn = [[torch.relu(torch.randn(2, 3, 4, 5)).to(memory_format=torch.channels_last)] for _ in range(2)]
+    drawn[1][0][drawn[0][0] == 0] = 0
+    (kept,) = Form.of(drawn).keep([torch.ones_like(drawn[0][0])])
+    assert kept.stride() == drawn[0][0].stride() and (kept == 0).any()
+
+
 def test_integers_go_to_the_ends_of_what_is_drawn_in_their_rows_and_columns() -> None:
     torch.manual_seed(0)
     rows = [torch.stack([torch.randint(5, (20,)), torch.randint(100, (20,))]) for _ in range(3)]
