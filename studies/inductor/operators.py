@@ -1,4 +1,8 @@
-"""The operators by which a compiled graph calls the kernel of a product's region, or times it."""
+"""The operator by which a compiled graph calls the kernel of a product's or a convolution's region.
+
+It is defined for every device at once: what `torch.library.custom_op` puts around a function, such as autograd, which
+no compiled graph needs any more, costs a call three times as long.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,20 @@ from tunebench.studies.inductor.known import RegionCall, call_of, model_in
 from tunebench.studies.inductor.products import AS_IN_GRAPH, Write
 from tunebench.studies.inductor.region import Region, laid_out
 
+_NAME = "tunebench_inductor::region"
+_library = torch.library.Library("tunebench_inductor", "FRAGMENT")
+_library.define(  # type: ignore[no-untyped-call]
+    "region(str folder, str configuration, Tensor[] inputs, str images) -> Tensor", tags=AS_IN_GRAPH
+)
 
-@torch.library.custom_op("tunebench_inductor::region", mutates_args=(), tags=AS_IN_GRAPH)
+
+@torch.library.impl(_NAME, "CompositeExplicitAutograd", lib=_library)
 def region(folder: str, configuration: str, inputs: list[torch.Tensor], images: str) -> torch.Tensor:
     """Run a region's kernel; images of torch's memory format with that name come of it, if any."""
     return laid_out(_call(folder, configuration)(*inputs), images)
 
 
-@region.register_fake
+@torch.library.register_fake(_NAME, lib=_library)  # type: ignore[untyped-decorator]
 def _(folder: str, configuration: str, inputs: list[torch.Tensor], images: str) -> torch.Tensor:  # noqa: ARG001
     return laid_out(model_in(Path(folder))().reference_forward(*inputs), images)
 

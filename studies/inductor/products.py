@@ -161,7 +161,8 @@ class _Copy:
     def grow(self) -> None:
         """Add whatever can be computed with the product, element by element."""
         for node in self.behind:
-            if node.target in _SAME or _is_pointwise(node):
+            # A copy has another layout, which is another region's.
+            if node.target in _SAME or (_is_pointwise(node) and node.target is not _aten.clone.default):
                 try:
                     self._add(node)
                 except NotRegionError:

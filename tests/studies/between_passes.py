@@ -26,7 +26,7 @@ class Model(nn.Module):
 
 batch_size = 3
 rows = 16
-features = 24
+features = 64
 heads = 2
 
 
