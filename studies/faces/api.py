@@ -305,7 +305,8 @@ def optimize(
     A region is what torch.compile's Inductor fuses into one kernel. Equal regions are tuned once, and one of which
     results are known not again: the same call in another process tunes nothing. The compiled model is
     `torch.compile(model, backend="tunebench")`, which calls our kernel of a region where it was measured to be faster
-    than Inductor's own code. Ctrl-C ends the studies; what was done is recorded.
+    than Inductor's own code, or Inductor's alone where the whole model is faster so. Ctrl-C ends the studies; what was
+    done is recorded.
 
     Args:
         model: a module, or a function of tensors; it is called with the inputs several times. With gradients enabled
@@ -318,17 +319,16 @@ def optimize(
         UserError: the seconds are not legal.
         DatabaseError: the database cannot be written.
     """
-    import torch
-
-    from tunebench.studies.inductor.backend import tunebench
     from tunebench.studies.inductor.optimize import optimize_regions, print_report
+    from tunebench.studies.inductor.whole import faster_model
     from tunebench.studies.tuning.progress import StudyDisplay
 
     request = make(OptimizeRequest, {"seconds": float(seconds)}, "optimize")
     with opened(None, read_only=False) as database, StudyDisplay(_console(progress)) as display:
         report = optimize_regions(model, inputs, request.seconds, database, display, mode)
+    compiled = faster_model(report, model, inputs, mode)
     print_report(report)
-    return torch.compile(model, backend=tunebench, mode=mode)
+    return compiled
 
 
 @taking(CheckRequest)

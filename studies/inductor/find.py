@@ -185,7 +185,7 @@ def find_regions(model: Callable[..., Any], inputs: Sequence[Any], mode: str | N
         return compile_with(_emit_probed, _written_probed, "probe", graph, given, patches)
 
     compiled = torch.compile(model, backend=backend)
-    run = functools.partial(_run, compiled, inputs)
+    run = functools.partial(run_model, compiled, inputs)
     with without_reports():
         run()
     calls = min((_probe.seconds_of(run) for _ in range(_FORWARDS)), key=lambda one: sum(took for _, took in one))
@@ -200,7 +200,7 @@ def find_regions(model: Callable[..., Any], inputs: Sequence[Any], mode: str | N
     return sorted(found.values(), key=lambda report: -report.seconds)
 
 
-def _run(model: Callable[..., Any], inputs: Sequence[Any]) -> None:
+def run_model(model: Callable[..., Any], inputs: Sequence[Any]) -> None:
     """Call a model, and take the gradients of its parameters where they are wanted."""
     output = model(*inputs)
     leaves = tree_leaves(output)

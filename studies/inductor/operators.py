@@ -18,7 +18,7 @@ from tunebench.studies.inductor.products import AS_IN_GRAPH, Write
 from tunebench.studies.inductor.region import Region, laid_out
 
 _NAME = "tunebench_inductor::region"
-_library = torch.library.Library("tunebench_inductor", "FRAGMENT")
+_library = torch.library.Library("tunebench_inductor", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(  # type: ignore[no-untyped-call]
     "region(str folder, str configuration, Tensor[] inputs, str images) -> Tensor", tags=AS_IN_GRAPH
 )

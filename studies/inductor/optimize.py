@@ -25,6 +25,7 @@ from tunebench.studies.writing.new.trace import Traced, trace
 from tunebench.studies.writing.new.write import model_text
 from tunebench.tuner.errors import TunebenchError, first_line
 from tunebench.tuner.reference import load_reference
+from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.study.study import Ending
 
 LEAST_SECONDS = 40.0
@@ -50,10 +51,15 @@ class OptimizedRegion:
 
 @dataclass
 class OptimizeReport:
-    """The regions of a model, those that take longest first."""
+    """The regions of a model, those that take longest first.
+
+    Attributes:
+        whole: the speed of the whole model over that of Inductor's own code; None where no region has a kernel of ours.
+    """
 
     regions: list[OptimizedRegion]
     interrupted: bool = False
+    whole: Ratio | None = None
 
 
 class _NoKernelError(TunebenchError):
@@ -203,6 +209,10 @@ def print_report(report: OptimizeReport, *, verbose: bool = False) -> None:
         return
     title = "Regions of the model; ms of a call, before: by Inductor's own code, after: by what serves now"
     print_table(columns, rows, title, core=len(columns), verbose=verbose)
+    if report.whole is not None:
+        told = f"the whole model: {report.whole} {report.whole.decision} than by Inductor's own code"
+        is_slower = report.whole.decision is Decision.SLOWER
+        print_line(f"{told}{', which is what `optimize` returns' if is_slower else ''}")
 
 
 def problem_text(region: Region, ranges: Sequence[tuple[float, float]]) -> str:

@@ -33,6 +33,7 @@ def optimize(
 
     from tunebench.db.connection.database import open_database
     from tunebench.studies.inductor.optimize import optimize_regions, print_report, values_of_report
+    from tunebench.studies.inductor.whole import faster_model
     from tunebench.studies.request.measure import OptimizeRequest
     from tunebench.studies.request.options import make
     from tunebench.studies.tuning.progress import StudyDisplay
@@ -50,6 +51,7 @@ def optimize(
         model(*inputs)
     with torch.no_grad(), open_database() as database, display:
         report = optimize_regions(model, inputs, request.seconds, database, display)
+        faster_model(report, model, inputs)
     if as_json:
         print_json(values_of_report(report))
     else:

@@ -16,6 +16,7 @@ import torch
 
 from tunebench import __version__
 from tunebench.kernels.blocks.block import Block
+from tunebench.kernels.blocks.loops import PRODUCTS
 from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.reference_call import ReferenceCall, trace_reference
 from tunebench.kernels.runtime.shipped import ShippedResult
@@ -241,6 +242,11 @@ def parts_of(
         raise CannotExportError(
             f"{kernel.name}: {configuration} runs {variant.source.file}, which is Triton, where an exported file holds "
             "CUDA C++: load the model by tunebench.load, or export a trial of a source in CUDA C++"
+        )
+    if configuration.get(PRODUCTS, "library") != "library":
+        raise CannotExportError(
+            f"{kernel.name}: with {PRODUCTS}={configuration[PRODUCTS]} its products between passes are kernels of their "
+            f"own, and a file holds one kernel: export a trial with {PRODUCTS}=library by --trial"
         )
     stated: dict[str, Any] = {
         "ARCHITECTURE": _capability(evidence.architecture),

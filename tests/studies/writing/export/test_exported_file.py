@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from between_passes import between_passes
 from exported_files import BEST, HOPPER, exported, loaded
-from five_models import KERNELS
+from five_models import KERNELS, SIZES
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.writing.export.linker import CannotExportError
@@ -247,6 +248,18 @@ def test_nvcc_builds_a_file_s_source(text_of: Callable[[str], str], tmp_path: Pa
     subprocess.run(command, check=True, capture_output=True)
     found = ctypes.CDLL(str(library))
     assert found.launch_pointwise and found.resident_pointwise
+
+
+def test_of_products_between_passes_the_library_s_alone_are_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between_passes(tmp_path)
+    name = str(tmp_path / "between")
+    monkeypatch.setitem(SIZES, name, {})
+    text = exported(name, {"products_by": "library", "product": "fused"})
+    assert "def multiply(" in text and "product_kernel" not in text
+    with pytest.raises(CannotExportError, match="export a trial with products_by=library by --trial"):
+        exported(name, {"products_by": "exact", "product": "fused"})
 
 
 def test_cudnn_s_graph_api_cannot_be_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,52 @@
+"""A whole model by our back end beside Inductor alone: regions that are faster by themselves need not make it so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from tunebench.studies.inductor.backend import tunebench
+from tunebench.studies.inductor.find import run_model
+from tunebench.studies.inductor.optimize import OptimizeReport
+from tunebench.tuner.device import device_of
+from tunebench.tuner.problem import Work
+from tunebench.tuner.result import Decision
+from tunebench.tuner.timing.confirm import confirm
+from tunebench.tuner.timing.measure import Control, clocks_for
+from tunebench.tuner.timing.statistics import speedup
+from tunebench.tuner.timing.torch_compile import without_reports
+
+_OURS, _THEIRS = "tunebench", "inductor"
+_WARMING = 4
+"""Calls that compile, and record a CUDA graph."""
+_MANY_OPERATIONS = 1 << 62
+
+
+def faster_model(
+    report: OptimizeReport, model: Callable[..., Any], inputs: Sequence[Any], mode: str | None = None
+) -> Callable[..., Any]:
+    """Return a model compiled by our back end, or by Inductor alone where that is faster, and note the ratio.
+
+    Both are timed in the same rounds, as long as a region has a kernel of ours.
+
+    Args:
+        mode: of `torch.compile`.
+    """
+    ours = torch.compile(model, backend=tunebench, mode=mode)
+    if report.interrupted or not any(one.evidence and one.evidence.is_faster for one in report.regions):
+        return ours
+    theirs = torch.compile(model, mode=mode)
+    calls = {name: partial(run_model, one, inputs) for name, one in ((_OURS, ours), (_THEIRS, theirs))}
+    with without_reports():
+        for call in (*calls.values(),) * _WARMING:
+            call()
+    tensors = [one for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)]
+    device = device_of(report.regions[0].found.region.device)
+    clock = clocks_for(device, Work(sum(one.nbytes for one in tensors), _MANY_OPERATIONS))[-1]
+    samples = confirm(calls, _THEIRS, calls[_THEIRS], clock, Control(device, clock))
+    report.whole = speedup(samples[_OURS], samples[_THEIRS])
+    return theirs if report.whole.decision is Decision.SLOWER else ours
