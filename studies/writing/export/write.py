@@ -245,8 +245,8 @@ def parts_of(
         )
     if configuration.get(PRODUCTS, "library") != "library":
         raise CannotExportError(
-            f"{kernel.name}: with {PRODUCTS}={configuration[PRODUCTS]} its products between passes are kernels of their "
-            f"own, and a file holds one kernel: export a trial with {PRODUCTS}=library by --trial"
+            f"{kernel.name}: with {PRODUCTS}={configuration[PRODUCTS]} its products between passes are kernels of "
+            f"their own, and a file holds one kernel: export a trial with {PRODUCTS}=library by --trial"
         )
     stated: dict[str, Any] = {
         "ARCHITECTURE": _capability(evidence.architecture),
