@@ -169,14 +169,17 @@ def multiply(
         given: as the function takes them: what is added, if anything, and the two factors.
         numbers: its factors.
     """
-    *added, x, weight = given
-    own = None if numbers or plan[PRODUCTS] == "library" else plan.once(_own_product, sizes_of(x, weight))
-    if own is None:
+    if plan[PRODUCTS] == "library" or numbers:
         return function(*given, **numbers)
-    in_rows, columns = weight.mT, sizes_of(x, weight).in_columns
-    is_bias = columns is None and added and added[0].stride()[:-1] in ((), (0,))
-    bias = added[0].reshape(-1, in_rows.shape[0])[0] if is_bias else None
-    made = product(own.plan, model, x, in_rows, bias, own.exponents, columns).view(*x.shape[:-1], in_rows.shape[-2])
+    *added, x, weight = given
+    sizes = sizes_of(x, weight)
+    own = plan.once(_own_product, sizes)
+    if own is None:
+        return function(*given)
+    is_bias = sizes.in_columns is None and added and added[0].stride()[:-1] in ((), (0,))
+    bias = added[0].reshape(-1, sizes.features)[0] if is_bias else None
+    made = product(own.plan, model, x, weight.mT, bias, own.exponents, sizes.in_columns)
+    made = made.view(*x.shape[:-1], sizes.features)
     return made.add_(added[0]) if added and bias is None else made
 
 

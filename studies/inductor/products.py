@@ -149,9 +149,12 @@ class _Copy:
 
     def _convolution(self, x: Any, weight: Any, bias: Any, *windows: Any) -> fx.Node:
         is_laid_out = x.op == "placeholder" and x.meta["val"].is_contiguous()
-        self.images = "contiguous_format" if is_laid_out else _CHANNELS_LAST.get(len(self.shape), "contiguous_format")
+        last = _CHANNELS_LAST.get(len(self.shape), "contiguous_format")
+        self.images = "contiguous_format" if is_laid_out else last
         self.vector = (self.shape[1], *[1] * (len(self.shape) - 2))
-        operands = self._input(x, _shape_of(x), is_operand=True, images=self.images), self._operand(weight)
+        of_weight = "" if weight.meta["val"].is_contiguous() else last
+        pairs = ((x, self.images), (weight, of_weight))
+        operands = [self._input(one, is_operand=True, images=images) for one, images in pairs]
         made = self.graph.call_function(_aten.convolution.default, (*operands, None, *windows))
         return made if bias is None else self._added(made, bias)
 

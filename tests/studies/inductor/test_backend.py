@@ -157,6 +157,20 @@ def test_a_convolution_is_a_region_with_what_is_computed_behind_it(dtype: torch.
         torch.testing.assert_close(made, wanted, **tolerance)
 
 
+def test_a_model_that_lies_channels_last_is_served_as_it_lies() -> None:
+    torch.manual_seed(0)
+    model = Images().eval().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 12, 12).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        wanted, regions = model(x), written_with_products(model, (x,))
+        found = [one for one in regions if "torch.convolution(" in one.text]
+        assert [one.outputs[0].images for one in found] == ["channels_last"] * 3
+        torch.compiler.reset()
+        made, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), x)
+        assert code.count("tunebench_inductor.region.default(") == 3
+        torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_products_of_a_step_of_training_are_right() -> None:
     model, given = Layers(), inputs()
     assert len([one for one in written_with_products(model, given) if "torch.mm(" in one.text]) > 2
