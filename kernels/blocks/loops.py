@@ -14,6 +14,7 @@ from torch import nn
 
 from tunebench.kernels.blocks.block import fast_math_tunables
 from tunebench.kernels.blocks.plain_product import kernel_of_product, product
+from tunebench.kernels.runtime.derived import KeepsNothing
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared.alignment import aligned
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
@@ -160,9 +161,7 @@ def launch(
     plan.launch(f"{name}_join", *tensors, *made, blocks=blocks, threads=threads)
 
 
-def multiply(
-    model: TunedModule, plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Tensor, **numbers: float
-) -> torch.Tensor:
+def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Tensor, **numbers: float) -> torch.Tensor:
     """Return what torch.mm, bmm, addmm or baddbmm makes, by a kernel where the plan has one.
 
     Args:
@@ -178,7 +177,7 @@ def multiply(
         return function(*given)
     is_bias = sizes.in_columns is None and added and added[0].stride()[:-1] in ((), (0,))
     bias = added[0].reshape(-1, sizes.features)[0] if is_bias else None
-    made = product(own.plan, model, x, weight.mT, bias, own.exponents, sizes.in_columns)
+    made = product(own.plan, KeepsNothing(), x, weight.mT, bias, own.exponents, sizes.in_columns)
     made = made.view(*x.shape[:-1], sizes.features)
     return made.add_(added[0]) if added and bias is None else made
 

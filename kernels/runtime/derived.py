@@ -53,6 +53,19 @@ class KeeperOf(NamedTuple):
         return self.keeper.derived(f"{name} of {self.part}", make, sources, settings)
 
 
+class KeepsNothing:
+    """A keeper of nothing: for views of weights, each of which is another tensor."""
+
+    is_frozen = False
+
+    def derived(
+        self, name: str, make: Callable[[], Derived], sources: Sequence[Source], settings: Hashable = ()
+    ) -> Derived:
+        """Make it."""
+        del name, sources, settings  # under which others keep it
+        return make()
+
+
 class DerivedTensors:
     """Derived values by name and settings, each used only while its source tensors are what they were.
 

@@ -256,7 +256,7 @@ class ProgramWriter:
             if isinstance(one, Product):
                 inputs = [self._result(given)[1] for given in one.inputs]
                 inputs += [f"{name}={value!r}" for name, value in one.numbers.items()]
-                yield f"{one.name} = loops.multiply(self, plan, {one.function}, {', '.join(inputs)})"
+                yield f"{one.name} = loops.multiply(plan, {one.function}, {', '.join(inputs)})"
                 continue
             for tensor in one.tensors:
                 if tensor.is_written and tensor.name not in made:
