@@ -229,4 +229,4 @@ def test_its_host_code_runs_the_kernel(product: str, tmp_path: Path, monkeypatch
 def test_the_gate_passes_them_in_every_mode(tmp_path: Path) -> None:
     load(tmp_path / "swiglu.py", "blocks.Linear", SWIGLU, BLOCK)
     reports = check(CheckRequest(str(tmp_path / "swiglu.py"), device="cpu"))
-    assert [report.verdict.passed for report in reports] == [True, True], reports
+    assert [report.verdict.passed for report in reports] == [True, True], "\n".join(map(str, reports))

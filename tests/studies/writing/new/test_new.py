@@ -651,7 +651,7 @@ def test_the_command_writes_what_the_gate_passes(run: CommandLine, tmp_path: Pat
     text = (tmp_path / "mine" / "model.py").read_text(encoding="utf-8")
     assert "# TODO: torch still does what the kernel has no text for: flip." in text
     (report,) = tunebench.check(tmp_path / "mine", device="cpu")
-    assert report.verdict.passed, report
+    assert report.verdict.passed, str(report)
 
 
 @pytest.mark.slow
@@ -755,4 +755,4 @@ def test_passes_behind_a_convolution_are_drop_ins_in_both_modes(tmp_path: Path) 
     reports = tunebench.check(tmp_path / "mine", device="cpu", seed=3)
     assert len(reports) == 2
     for report in reports:
-        assert report.verdict.passed, report
+        assert report.verdict.passed, str(report)
