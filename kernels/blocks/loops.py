@@ -112,14 +112,18 @@ def space(*parts: _Part) -> SearchSpace:
     return SearchSpace(tuple(tunables.values()), tuple(one for part in parts for one in part[1]))
 
 
-def sized(model: TunedModule, problem: Problem | None, **sizes: int) -> Problem | None:
-    """Return a block's problem with sizes that are constants of the passes behind it.
+def sized(model: TunedModule, problem: Problem | None, *, is_read: bool = False, **sizes: int) -> Problem | None:
+    """Return a block's problem with sizes that are constants of the passes around it.
 
-    None, with a reason, where the block's output is not contiguous, as a convolution's is for channels-last filters.
+    None, with a reason, where passes read the block's output, and that is not contiguous, as a convolution's is for
+    channels-last filters.
+
+    Args:
+        is_read: whether passes read it.
     """
     if problem is None:
         return None
-    if problem.options.get("output", "nchw") != "nchw":
+    if is_read and problem.options.get("output", "nchw") != "nchw":
         return model.unserved("the passes are for contiguous tensors")
     return replace(problem, axes={**problem.axes, **sizes})
 

@@ -21,17 +21,14 @@ from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.decision import Decided, Occasion
 from tunebench.kernels.runtime.derived import DerivedTensors, Source
 from tunebench.kernels.runtime.dispatch import look, may_watch
-from tunebench.kernels.runtime.gradients import replica
 from tunebench.kernels.runtime.guards import version_of_attributes
 from tunebench.kernels.runtime.latest import Latest
 from tunebench.kernels.runtime.operators import Operators
 from tunebench.kernels.runtime.ordinary import hooks_of_all, look_at
 from tunebench.kernels.runtime.outline import OWN, note
 from tunebench.kernels.runtime.policy import Policy, accuracy_for, policy_for
-from tunebench.kernels.runtime.random_state import random_state_kept
 from tunebench.kernels.runtime.reference_call import (
     ReferenceCall,
-    copy_as_it_lies,
     describe_reference,
     identify,
     watch_reference,
@@ -43,10 +40,8 @@ from tunebench.kernels.runtime.traced_call import call as traced_call
 from tunebench.kernels.runtime.traced_call import is_only_forward
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import KernelFolderError
-from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.kernel import Kernel, Mode, Plan
 from tunebench.tuner.problem import Accuracy, Problem
-from tunebench.tuner.users_code import described
 
 Value = TypeVar("Value")
 
@@ -169,23 +164,6 @@ class TunedModule(nn.Module, abc.ABC):
         """Return None, for `problem` where the kernel cannot serve a call, and keep the reason for `choices`."""
         self._known.reason = reason
         return None
-
-    def foreseen(self, method: Callable[..., Any], *inputs: Any) -> Any:
-        """Return the result of a method of this module; None, with its reason, where it raises.
-
-        For `problem`, where a kernel is given what torch makes of the inputs: the method runs on copies of the buffers
-        and inputs, and random numbers are drawn again, so that what a call changes it changes once.
-
-        Args:
-            method: of this module, such as `self.before`.
-        """
-        copies = [copy_as_it_lies(one) if isinstance(one, torch.Tensor) else one for one in inputs]
-        device = next((one.device for one in inputs if isinstance(one, torch.Tensor)), None)
-        try:
-            with torch.no_grad(), random_state_kept(device):
-                return getattr(type(self), method.__name__)(replica(self), *copies)
-        except FAILURES as error:
-            return self.unserved(described(error))
 
     @property
     def reason(self) -> str:

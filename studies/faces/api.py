@@ -223,8 +223,7 @@ def new(folder: str | Path, **options: Unpack[NewOptions]) -> NewKernel:
         folder: must not be there yet; its name is the kernel's.
 
     Returns:
-        The block, and what of the problem's operations stays torch's own; no block, and the reason, where none could be
-        faster than torch.
+        The block that the kernel is made of; no block, and the reason, where there is no kernel of all of the problem.
 
     Raises:
         UserError: the folder is there, its name cannot be a kernel's, there is no such block, or the problem cannot be

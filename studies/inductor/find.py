@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,18 +43,13 @@ class RegionInModel:
 
 
 class Probe:
-    """Measures the regions of a model that runs by Inductor's own code; compiled graphs call it around each region.
+    """Measures the regions of a model that runs by Inductor's own code; compiled graphs call it around each region."""
 
-    Args:
-        options: of Inductor, with which the model is compiled.
-    """
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = options
+    def __init__(self) -> None:
         self.regions: list[Region] = []
         self.ranges: dict[int, tuple[tuple[float, float], ...]] = {}
         self._marks: list[tuple[int, Any]] = []
-        self._compiled: dict[int, Callable[..., torch.Tensor]] = {}
+        self._compiled: dict[Hashable, Callable[..., torch.Tensor]] = {}
 
     def begin(self, number: int, *tensors: torch.Tensor) -> None:
         """Note the ranges of a region's inputs in its first call, and the time."""
@@ -67,14 +62,19 @@ class Probe:
         self._mark(number)
 
     def run(self, number: int, inputs: list[torch.Tensor]) -> torch.Tensor:
-        """Run a region of a product by Inductor's own code, and note the times."""
-        if number not in self._compiled:
+        """Run a region of a product by Inductor's own code, and note the times.
+
+        It is the code of the default mode: max-autotune's search would build dozens of kernels for each region, and which
+        regions take longest can be told without it. A region's study compares its kernel with what that search finds.
+        """
+        region = self.regions[number]
+        if region.key not in self._compiled:
             names: dict[str, Any] = {}
-            exec(self.regions[number].text, names)
-            self._compiled[number] = torch.compile(names["Model"](), options=dict(self._options), dynamic=False)
-            self._compiled[number](*inputs)
+            exec(region.text, names)
+            self._compiled[region.key] = torch.compile(names["Model"](), dynamic=False)
+            self._compiled[region.key](*inputs)
         self.begin(number, *inputs)
-        result = laid_out(self._compiled[number](*inputs), self.regions[number].outputs[0].images)
+        result = laid_out(self._compiled[region.key](*inputs), region.outputs[0].images)
         self.end(number)
         return result
 
@@ -93,7 +93,7 @@ class Probe:
         ]
 
 
-_probe = Probe({})
+_probe = Probe()
 """The one that is at work; compiled graphs find it by this name."""
 
 
@@ -179,7 +179,7 @@ def find_regions(model: Callable[..., Any], inputs: Sequence[Any], mode: str | N
     """
     global _probe  # noqa: PLW0603 - compiled graphs find it by its name
     patches = {**modes_options(mode), "triton.cudagraphs": False, "fx_graph_cache": False}
-    _probe = Probe(patches)
+    _probe = Probe()
 
     def backend(graph: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
         return compile_with(_emit_probed, _written_probed, "probe", graph, given, patches)

@@ -164,7 +164,7 @@ def _files(name: str, traced: Traced) -> dict[str, str]:
     """
     source = "a compiled model"
     for core in draft(traced, None).cores:
-        if core.block in ("Linear", "Conv") and not core.left:
+        if core.block in ("Linear", "Conv") and core.is_whole:
             return {"model.py": model_text(name, traced, core, source)}
     try:
         written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)

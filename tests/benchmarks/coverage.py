@@ -2,8 +2,8 @@
 
 Each module of `modules.toml`, in each dtype, and each problem of levels 1 and 2 of a checkout of KernelBench has its
 folder written and compared with its reference on the CPU, as `tunebench new` does: in a process of its own, for as long
-as TUNEBENCH_LOAD_SECONDS allows. Prints a line each, what torch is left with most often, and counts. `--json FILE` is
-written row by row: the same command goes on after a cut-off, as long as the sources that write kernels are the same.
+as TUNEBENCH_LOAD_SECONDS allows. Prints a line each, and counts. `--json FILE` is written row by row: the same command
+goes on after a cut-off, as long as the sources that write kernels are the same.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from tunebench.tuner.errors import TunebenchError, first_line
 from tunebench.tuner.scratch import scratch
 
 LEVELS = ("level1", "level2")
-_MOST_OPERATIONS = 20
 
 
 class Extent(StrEnum):
     """How much of a problem kernels do."""
 
     ALL = "entirely"
-    PART = "partly"
     NONE = "by hand"
 
 
@@ -66,16 +64,14 @@ def covered(case: Case) -> Row:
             made = write_new(folder / "kernel", problem)
         except TunebenchError as error:
             made = NewKernel(folder, "", reason=first_line(error).removeprefix(f"{folder}/"))
-    extent = Extent.NONE if not made.block else Extent.PART if made.left else Extent.ALL
+    extent = Extent.ALL if made.block else Extent.NONE
     missing = f"not compared: {made.checked.missing}" if made.checked.missing else ""
     why = "; ".join(filter(None, (made.reason, made.hidden, missing)))
-    found = {"extent": extent, "block": made.block, "left": [*made.left], "why": why}
-    return {"group": case.group, "name": case.name, **found}
+    return {"group": case.group, "name": case.name, "extent": extent, "block": made.block, "why": why}
 
 
 def _line(row: Row) -> str:
-    left = f"{row['block']}, left: {', '.join(row['left'])}" if row["left"] else row["block"]
-    return f"{row['group']} {row['name']}: {row['extent']}: {' '.join(filter(None, (left, row['why'])))}"
+    return f"{row['group']} {row['name']}: {row['extent']}: {' '.join(filter(None, (row['block'], row['why'])))}"
 
 
 def print_counts(rows: Iterable[Row]) -> None:
@@ -97,8 +93,6 @@ def main(
             asked = not only or any(part in f"{case.group} {case.name}" for part in only)
             if asked and not rows.has(case.group, case.name):
                 rows.add(covered(case))
-    left = Counter(name for row in rows for name in row["left"]).most_common(_MOST_OPERATIONS)
-    print("left to torch most often:", ", ".join(f"{name} {count}" for name, count in left))
     print_counts(rows)
 
 

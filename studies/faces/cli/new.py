@@ -20,10 +20,10 @@ def new(
 ) -> None:
     """Write the folder of a new kernel, which agrees with its problem and which tune takes.
 
-    reference.py is the problem as it is, model.py a kernel made of a block, with a device function for the operations
-    that it knows. What it does not know stays torch's own, around the kernel, and is marked as TODO. Before it is
-    written it runs beside the reference on the CPU, in eval and in train mode. Where no block makes a kernel that could
-    be faster, model.py and NAME.cu are to be written by hand, and a line says why.
+    reference.py is the problem as it is, model.py a kernel of all of it: a block with device functions, passes over
+    loop nests around it, or passes alone. Before it is written it runs beside the reference on the CPU, in eval and in
+    train mode. Where there is no kernel of all of it, a line says why, and model.py and NAME.cu are to be written by
+    hand; `tunebench optimize` finds the parts that have kernels, and leaves the rest to Inductor.
     """
     from tunebench.tuner.isolation import TRACER, start_forkserver
 

@@ -271,14 +271,6 @@ class TunedModule(nn.Module):
         """Return the problem of a call whose shapes are the recorded ones."""
         return Problem(AXES, DTYPE, {"mode": self.mode()} if len(MODES) > 1 else {})
 
-    def foreseen(self, method: Callable[..., Any], *inputs: Any) -> Any:
-        """Return the result of a method; None where that could move statistics or draw random numbers."""
-        moves = any(True for _ in self.buffers()) or any("Dropout" in type(one).__name__ for one in self.modules())
-        if self.training and moves:
-            return None
-        with torch.no_grad():
-            return method(*inputs)
-
     def unserved(self, reason: str) -> None:
         """Return None, which `problem` returns where the kernel cannot serve a call."""
 

@@ -36,6 +36,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 
 from tunebench.studies.writing.loops.domain import SHORT_ROW, is_by_rows
+from tunebench.studies.writing.new.named_numbers import attribute_text
 
 _SETTINGS: dict[str, Any] = {
     "unroll_reductions_threshold": 1,
@@ -210,7 +211,7 @@ class _Scheduling(BaseScheduling):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor of the graph comes from: an argument of `forward`, or a path of the module."""
+    """Where a tensor of the graph comes from, in Python: an argument of `forward`, or an attribute of the module."""
 
     text: str
     is_input: bool
@@ -247,7 +248,7 @@ class Lowered:
         shapes: of the inputs that are arguments of `forward`, by those names.
         results: the tensors that the model returns.
         form: in which it returns them: Python with `{0}` for the first.
-        changes: buffers of the module that a call changes, by their paths, with what they become.
+        changes: buffers of the module that a call changes, in Python, with what they become.
     """
 
     graph: GraphLowering
@@ -305,7 +306,7 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
             name_of[one.arg.name] = next(names)
             places[one.arg.name] = Place(name_of[one.arg.name], is_input=True)
         elif one.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            places[one.arg.name] = Place(str(one.target), is_input=False)
+            places[one.arg.name] = Place(attribute_text(model, str(one.target)), is_input=False)
         elif one.kind is InputKind.CONSTANT_TENSOR:
             _write_out(exported, one)
         else:
@@ -327,21 +328,21 @@ def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
     unused = {node.name for node in module.graph.find_nodes(op="placeholder") if not node.users}
     graph = _lowered(module)
     places = {name: place for name, place in places.items() if name not in unused}
-    outputs = dict(zip((one.target for one in signature.output_specs), graph.graph_outputs, strict=True))
     kinds = [one.kind for one in signature.output_specs]
     if set(kinds) - {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}:
         raise UnloweredError("a tensor that is written into")
     count = kinds.count(OutputKind.USER_OUTPUT)
     form = _form(pytree.tree_unflatten([f"{{{at}}}" for at in range(count)], exported.call_spec.out_spec))
-    changes = {str(one.target): outputs[one.target] for one in signature.output_specs if one.target is not None}
     shapes = {
         name_of[node.name]: tuple(node.meta["val"].shape)
         for node in module.graph.find_nodes(op="placeholder")
         if node.name in name_of and isinstance(node.meta["val"], torch.Tensor)
     }
-    made = zip(kinds, graph.graph_outputs, strict=True)
-    results = tuple(one for kind, one in made if kind is OutputKind.USER_OUTPUT)
-    changes = {path: one for path, one in changes.items() if path != "None"}
+    made = list(zip(signature.output_specs, graph.graph_outputs, strict=True))
+    results = tuple(node for one, node in made if one.kind is OutputKind.USER_OUTPUT)
+    changes = {
+        attribute_text(model, str(one.target)): node for one, node in made if one.kind is OutputKind.BUFFER_MUTATION
+    }
     return Lowered(graph, tuple(_nests(graph)), places, shapes, results, form, changes)
 
 

@@ -18,7 +18,6 @@ from torch.utils._sympy.value_ranges import bound_sympy
 from tunebench.kernels.blocks.block import fast_math_line
 from tunebench.studies.writing.loops.body import TEXTS, type_of
 from tunebench.studies.writing.loops.domain import hint
-from tunebench.studies.writing.loops.entry import Tensor
 from tunebench.studies.writing.loops.expressions import cpp, python, tidy
 from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, UnloweredError
 from tunebench.studies.writing.loops.nest import Pass, UnfusedError, may_join, nest_pass
@@ -47,6 +46,7 @@ class Program:
         conditions: of the arguments, as Python expressions that are true where the passes serve.
         lines: of Python, that launch the passes and return the result.
         returns: the type of the result.
+        result: Python that makes a tensor like the first result, or that result where it is part of an argument.
         products: the sizes of the products between them, as arguments in Python.
     """
 
@@ -57,6 +57,7 @@ class Program:
     conditions: tuple[str, ...]
     lines: tuple[str, ...]
     returns: str
+    result: str
     products: tuple[str, ...] = ()
 
     def renamed(self, prefix: str) -> Program:
@@ -96,8 +97,6 @@ class ProgramWriter:
             steps = self._steps(main, kinds, shaped)
             passes = tuple(one for one in steps if isinstance(one, Pass))
             products = [one for one in steps if isinstance(one, Product)]
-            if not passes and not products:
-                raise UnloweredError("nothing")
             if any(V.graph.get_dtype(one.name) != main for one in products):
                 raise UnloweredError("a product of another type")
             return Program(
@@ -112,6 +111,7 @@ class ProgramWriter:
                     f"return {lowered.form.format(*(text for _, text in results))}",
                 ),
                 "torch.Tensor" if lowered.form == "{0}" else "object",
+                self._like_result(kinds),
                 tuple(dict.fromkeys(map(self._sizes_of_product, products))),
             )
 
@@ -217,11 +217,7 @@ class ProgramWriter:
 
     def _value(self, name: str) -> str:
         place = self.lowered.places.get(name)
-        if place is None:
-            return name
-        if place.is_input:
-            return place.text
-        return "self." + re.sub(r"[.]([0-9]+)(?=[.]|$)", r"[\1]", place.text)  # of a Sequential, or a list of modules
+        return name if place is None else place.text
 
     def _python(self, expression: Any) -> str:
         return self._renamed(python(tidy(expression)))
@@ -240,7 +236,7 @@ class ProgramWriter:
     def _in_cpp(self, text: str) -> str:
         """Rename as `_renamed` does, and give what the graph is given the problem's names too."""
         for name, place in self.lowered.places.items():
-            own = place.text.replace(".", "_")
+            own = re.sub(r"\W+", "_", place.text.removeprefix("self.")).strip("_")
             if own in _TAKEN or _NUMBERED.fullmatch(own):
                 own += "_given"
             text = re.sub(rf"(?<![\w.]){name}\b", own, text)
@@ -261,7 +257,8 @@ class ProgramWriter:
             for tensor in one.tensors:
                 if tensor.is_written and tensor.name not in made:
                     made.add(tensor.name)
-                    yield f"{tensor.name} = {self._allocated(tensor, tensor.name in results)}"
+                    layout = V.graph.get_buffer(tensor.name).get_layout()
+                    yield f"{tensor.name} = {self._allocated(layout, tensor.kind, tensor.name in results)}"
             values = ", ".join(self._value(tensor.name) for tensor in one.tensors)
             reduced = "" if one.reduced is None else f", {self._python(one.reduced)}"
             if one.innermost is not None and one.reduced is None:
@@ -279,16 +276,20 @@ class ProgramWriter:
             in_columns = "None"
         return f"{', '.join(map(self._python, numbers))}, {in_columns}"
 
-    def _allocated(self, tensor: Tensor, is_result: bool) -> str:
+    def _like_result(self, kinds: Mapping[str, str]) -> str:
+        node = self.lowered.results[0]
+        name, text = self._result(node)
+        return text if name in self.lowered.places else self._allocated(node.get_layout(), kinds[name], True)
+
+    def _allocated(self, layout: ir.Layout, of_elements: str, is_result: bool) -> str:
         """The Python that makes a tensor; one that only passes read has places and no shape."""
-        layout, like = V.graph.get_buffer(tensor.name).get_layout(), self._like
-        kind = ""
-        if tensor.kind == "accumulator_t":
+        like, kind = self._like, ""
+        if of_elements == "accumulator_t":
             kind = ", dtype=loops.accumulator(plan)"
-        elif tensor.kind != "scalar_t":
+        elif of_elements != "scalar_t":
             kind = f", dtype={layout.dtype}"
         if not is_result:
-            return f"{like}.new_empty({self._python(V.graph.get_numel(tensor.name))}{kind})"
+            return f"{like}.new_empty({self._python(sympy.prod(layout.size))}{kind})"
         if layout.is_contiguous():
             return f"{like}.new_empty({self._tuple(layout.size)}{kind})"
         return f"{like}.new_empty_strided({self._tuple(layout.size)}, {self._tuple(layout.stride)}{kind})"
@@ -306,7 +307,7 @@ class ProgramWriter:
 
     def _changes(self) -> Iterator[str]:
         for path, node in self.lowered.changes.items():
-            yield f"self.{path}.copy_({self._result(node)[1]})"
+            yield f"{path}.copy_({self._result(node)[1]})"
 
     def _sizes(self) -> dict[str, tuple[str, int]]:
         return {name: (name.rpartition("_")[0], int(name.rpartition("_")[2])) for name in self.names.values()}
@@ -369,7 +370,7 @@ def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:
     """
     passes = [one for program in programs for one in program.passes]
     if not passes:
-        return "// There are products alone, whose kernels have sources of their own.\n"
+        return "// There are no passes: views need none, and products have sources of their own.\n"
     sizes = dict.fromkeys(f"{one} < limit" for program in programs for one in program.counts)
     texts = "\n".join(f"// {', '.join(one.does)}\n{one.text}" for one in passes)
     names = "\n".join(f"using functions::{name};" for one in passes for name in one.entries)

@@ -80,6 +80,8 @@ def write(name: str, model: nn.Module, inputs: Mapping[str, Any], source: str) -
     Raises:
         UnloweredError: something of it is no loop nest.
     """
+    if "plan" in inputs:
+        raise UnloweredError("the argument 'plan', whose name means something else in it")
     return _written(name, model, inputs, source, _programs(model.train, inputs))
 
 
@@ -109,8 +111,10 @@ class PassesAround:
         head: statements of the module: the space of the passes, and the numbers that they were written for.
         attributes: lines of the class.
         problem: the body of its method `problem`, in which `{given}` are the arguments that the block takes.
-        front: the statements that make what the block is given; nothing where passes cannot.
-        after: the statements behind the block's own forward, by which the value is `value`.
+        given: the name of what the block is given.
+        front: the statements that make it; nothing where it is an argument.
+        after: the statements behind the block's own forward, by which the value is `value`; nothing where it is the
+            result.
         ready: the lines of a method that builds the products between the passes, if there are any.
         source: CUDA C++ that stands behind the block's.
     """
@@ -118,6 +122,7 @@ class PassesAround:
     head: tuple[str, ...]
     attributes: tuple[str, ...]
     problem: tuple[str, ...]
+    given: str
     front: tuple[str, ...]
     after: tuple[str, ...]
     ready: tuple[str, ...]
@@ -136,17 +141,18 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
         UnloweredError: something of it is no loop nest.
     """
     assert traced.graph is not None
-    if GIVEN in traced.names:
-        raise UnloweredError(f"the argument '{GIVEN}'")
+    if taken := [name for name in traced.names if name in (GIVEN, "plan")]:
+        raise UnloweredError(f"the argument '{taken[0]}', whose name means something else in it")
     inputs = dict(zip(traced.names, traced.inputs, strict=False))
     programs = _programs(lambda training: _part(traced, training, mark=last), inputs) if last else {}
     modes = [mode for mode in programs if mode]
-    front = _front(traced, given, inputs, is_laid_out) if given else None
+    front, before = _front(traced, given, inputs, is_laid_out) if given else None, traced.free("before")
     every = [*([front] if front else []), *programs.values()]
     passes = [one for program in every for one in program.passes]
     sizes = tuple(dict.fromkeys(size for program in every for size in program.sizes))
     parts = _parts(passes, every, is_alone=False)
-    head = ["SPACE = loops.space(", *(f"    {one}" for one in parts), ")", "", *_numbers(traced.model)]
+    space = ["SPACE = loops.space(", *(f"    {one}" for one in parts), ")"] if parts else ["SPACE = loops.space()"]
+    head = [*space, "", *_numbers(traced.model)]
     told = f"sizes={_listed(sizes)}" + (f", modes={_listed(modes)}" if len(modes) > 1 else "")
     checks = dict.fromkeys(
         [*([_checks({"": front}, ("eval",))] if front else []), _checks(programs, modes or ["eval"])]
@@ -163,26 +169,32 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
     ]
     places = {size: place for program in every for size, place in program.sizes.items()}
     named = ", ".join(f"{size}={argument}.shape[{at}]" for size, (argument, at) in places.items())
-    problem.append(f"return loops.sized(self, super().problem({{given}}), {named})")
+    if front:
+        problem += [*_sizes(front, front.result), f"{before} = {front.result}"]
+    behind = ", is_read=True" if last else ""
+    problem.append(f"return loops.sized(self, super().problem({{given}}){behind}, {named})")
     return PassesAround(
         tuple(head),
         (f"passes = blocks.Passes(SPACE, {told})",),
         tuple(problem),
-        tuple(_made_by(front, traced.free("before"))) if front else (),
-        tuple(_body(programs)) if last else (f"return {GIVEN}",),
+        before,
+        tuple(_made_by(front, before)) if front else (),
+        tuple(_body(programs)) if last else (),
         tuple(_ready(every)),
         source_of(every, is_alone=False),
     )
 
 
-def _front(traced: Traced, given: str, inputs: Mapping[str, Any], is_laid_out: bool) -> Program | None:
-    """The program of what a block is given; None where it is no loop nests, or not the same ones in both modes."""
-    try:
-        part = partial(_part, traced, end=given, is_laid_out=is_laid_out)
-        program = _programs(part, inputs).get("")
-    except UnloweredError:
-        return None
-    return program and program.renamed("front")
+def _front(traced: Traced, given: str, inputs: Mapping[str, Any], is_laid_out: bool) -> Program:
+    """The program of what a block is given.
+
+    Raises:
+        UnloweredError: it is no loop nests, or not the same ones in both modes.
+    """
+    programs = _programs(partial(_part, traced, end=given, is_laid_out=is_laid_out), inputs)
+    if "" not in programs:
+        raise UnloweredError("what is in front of a product and another in train mode")
+    return programs[""].renamed("front")
 
 
 def _made_by(program: Program, name: str) -> list[str]:

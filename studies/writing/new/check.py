@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.writing.new.trace import run_nodes, trace
 from tunebench.tuner.build import Build
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.device import find_device
@@ -35,7 +33,6 @@ MOST_BYTES = 64 << 20
 """Limit in bytes of all results of one forward together; a model that makes more is run at smaller sizes."""
 MOST_OPERATIONS = 1 << 30
 _CAPS = (2048, 1024, 512, 256, 128, 64, 32, 16)
-_TIMES = 3
 
 Rewrite = Callable[[Reference, Path], Path]
 """Writes a kernel of a reference into a folder, which it returns."""
@@ -49,23 +46,20 @@ class Checked:
         reason: why the tuner would not take the kernel, of one line; empty where it would.
         sizes: at which it ran, those of the reference that are others than the file's; None where it did not run.
         missing: why it did not run.
-        left_share: of the reference's time on this CPU, what operations that stay torch's take; None where unknown.
     """
 
     reason: str = ""
     sizes: Mapping[str, int | float] | None = None
     missing: str = ""
-    left_share: float | None = None
 
 
-def check(folder: Path, left_nodes: Collection[str], rewrite: Rewrite | None = None) -> Checked:
+def check(folder: Path, rewrite: Rewrite | None = None) -> Checked:
     """Have the tuner prepare a kernel on the CPU in each of its modes, and compare it with its reference.
 
     In eval and in train mode its default configuration has to give what the reference gives, leave inputs and buffers
     as the reference leaves them, and draw as many random numbers.
 
     Args:
-        left_nodes: of the trace, those that stay torch's.
         rewrite: writes the kernel at other sizes, where it has those of the file alone.
     """
     failed = Checked(missing="its sizes are too large to run it here, and no number in its file makes it smaller")
@@ -82,7 +76,7 @@ def check(folder: Path, left_nodes: Collection[str], rewrite: Rewrite | None = N
                 model = load_model(str(rewrite(resized, folder.parent / f"small_{number}" / folder.name)))
             for mode in model.kernel.modes:
                 _compare(model, resized, Mode(mode), builds)
-            return Checked(sizes=sizes, left_share=_share(resized, left_nodes))
+            return Checked(sizes=sizes)
         except CompilerMissingError as error:
             return Checked(missing=str(error))
         except (*FAILURES, TunebenchError) as error:
@@ -191,44 +185,3 @@ def _is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     size = float(finite.abs().max()) if finite.numel() else 0.0
     allowed = FEW_SAMPLES_MULTIPLE * tolerance_of(wanted.dtype) * max(size, math.ulp(1.0))
     return torch.allclose(found.double(), wanted.double(), rtol=0.0, atol=allowed, equal_nan=True)
-
-
-class _Timed(fx.Interpreter):
-    """Keeps the seconds that each node takes."""
-
-    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
-        super().__init__(model, graph=graph)
-        self.seconds: dict[str, float] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run a node, see `fx.Interpreter.run_node`; keep the least seconds that it took."""
-        started = time.perf_counter()
-        result = super().run_node(n)
-        took = time.perf_counter() - started
-        self.seconds[n.name] = min(took, self.seconds.get(n.name, took))
-        return result
-
-
-def _share(reference: Reference, left_nodes: Collection[str]) -> float | None:
-    """The share of some nodes of a reference's trace in its time; None where it cannot be told at these sizes."""
-    if not left_nodes:
-        return 0.0
-    traced = trace(reference)
-    if traced.graph is None:
-        return None
-    model = prepare_model(reference, Mode.EVAL, torch.device("cpu"))
-    for node in traced.graph.nodes:
-        if node.op == "get_attr" and not hasattr(model, str(node.target).split(".", maxsplit=1)[0]):
-            setattr(model, str(node.target), getattr(traced.model, str(node.target)))
-    timed = _Timed(model, traced.graph)
-    inputs = (*reference.make_inputs(0, torch.device("cpu")), *traced.inputs[len(reference.get_inputs()) :])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several that wait for one another take any time where others run beside them
-    try:
-        with torch.no_grad():
-            for _ in range(_TIMES):
-                run_nodes(timed, cloned(inputs))
-    finally:
-        torch.set_num_threads(threads)
-    took = {name: seconds for name, seconds in timed.seconds.items() if name not in traced.names}
-    return sum(seconds for name, seconds in took.items() if name in left_nodes) / sum(took.values())

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import fx, nn
 
 from tunebench.kernels import blocks
-from tunebench.studies.writing.new.core import Core, Text, around, cut, result_of
+from tunebench.studies.writing.new.core import Core, Text, cut, is_about_memory, result_of
 from tunebench.studies.writing.new.hidden_names import hidden_names
 from tunebench.studies.writing.new.layers import LAYERS, Layer, beside, layers
 from tunebench.studies.writing.new.norms import RowsOf
-from tunebench.studies.writing.new.python_text import UnwritableError
 from tunebench.studies.writing.new.reduce import RowTranslator, keepdim_of, rows_of
-from tunebench.studies.writing.new.trace import Given, Traced, between, descendants, lies_in, shape_of, ways_to_give
+from tunebench.studies.writing.new.trace import (
+    Given,
+    Traced,
+    between,
+    descendants,
+    dtype_of,
+    lies_in,
+    shape_of,
+    ways_to_give,
+)
 from tunebench.studies.writing.new.translate import Translator, UntranslatedError, called
 from tunebench.studies.writing.new.values import FUNCTIONS, SUM, Operands, Reach, Value
 from tunebench.tuner.errors import UserError
@@ -25,7 +32,6 @@ from tunebench.tuner.space import CPP_WORDS
 BLOCKS = ("pointwise", "rows", "linear", "conv")
 """The names that `--block` takes."""
 
-_CLASSES = {"pointwise": "Pointwise", "rows": "Rows", "linear": "Linear", "conv": "Conv"}
 _OF_ANY_SHAPE = ("per_feature", "per_tensor")
 """The kinds of operands behind a layer whose input has more than two dimensions."""
 _KINDS = {
@@ -35,12 +41,10 @@ _KINDS = {
     "rows": ("per_feature", "per_row", "per_tensor"),
     "groups": ("per_channel", "per_tensor"),
 }
-_FORMATS = {
-    "rows": (torch.contiguous_format,),
-    "conv": (torch.contiguous_format, torch.channels_last, torch.channels_last_3d),
-}
-"""In which a block's input has to lie in memory, where it does not take any."""
-NOTHING = "no block does any of its operations"
+_FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
+"""In which a convolution's input has to lie in memory."""
+_NOTHING = "a result of no operation"
+_NO_ROWS = "rows without a reduction"
 _TRIANGLES = {"triu": "upper", "tril": "lower"}
 _NORMS_BEHIND: Mapping[type | None, str] = {nn.BatchNorm1d: "batch_norm_at", nn.GroupNorm: "group_norm_at"}
 
@@ -50,7 +54,7 @@ class Drafts:
     """The kernels that can be made for a problem.
 
     Attributes:
-        cores: best first: layers by their arithmetic, then what leaves least to torch.
+        cores: best first: layers by their arithmetic, which passes may stand around, then what is whole.
         reason: why there are no others.
         hidden: why there is none of a block whose attributes the model has too; empty where there is no such block.
     """
@@ -83,13 +87,11 @@ def draft(traced: Traced, wanted: str | None) -> Drafts:
             if names := hidden_names(traced.model, getattr(blocks, core.block), core.own_names):
                 reason = f"the model's own '{names[0]}' has the name of an attribute of blocks.{core.block}: rename it"
                 hidden = hidden or reason
-            elif core.block == "Pointwise" and core.left and len(core.done) < 2:
-                reason = f"a kernel of {core.done[0]} alone is no faster than torch's"
             else:
                 cores.append((arithmetic, core))
-        except (UntranslatedError, UnwritableError) as error:
-            reason = str(error).split(". ", maxsplit=1)[0]
-    cores.sort(key=lambda one: (-one[0], len(one[1].left), bool(one[1].before)))
+        except UntranslatedError as error:
+            reason = f"no block has {str(error).split('. ', maxsplit=1)[0]}"
+    cores.sort(key=lambda one: -one[0])
     return Drafts(tuple(core for _, core in cores), reason, hidden)
 
 
@@ -112,6 +114,9 @@ def _layer(traced: Traced, block: str) -> Core:
         legal = " or ".join(layer.__name__ for layer in LAYERS[block])
         raise UserError(f"the problem has no {legal} that the block {block} could take")
     anchor = found[0].node
+    assert traced.graph is not None
+    graph, dependent = traced.graph, descendants(anchor)
+    behind = [node for node in graph.nodes if node in dependent and node.op != "output"]
 
     def make(given: Given) -> Core:
         layer = found[0]
@@ -122,33 +127,46 @@ def _layer(traced: Traced, block: str) -> Core:
         if layer.is_of_inputs and layer.path == given.name and not given.is_itself:
             raise UntranslatedError(f"a product of '{given.name}' and what is made of it")
 
-        def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
-            """The attributes for as many of the nodes as have a place, and those."""
+        def translated(nodes: Collection[fx.Node]) -> tuple[_LayerWriter, list[fx.Node]]:
+            """A writer of as many of the nodes as have a place in the block, and those."""
             writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, layer, given, _KINDS[block])
-            done = _translated(anchor, nodes, writer.take)
-            windows: Text = [("windows", layer.windows)] if layer.windows else []
-            return [("layer", layer.text(given.name)), *windows, *writer.attributes(done[-1])], done
+            return writer, [anchor, *(node for node in behind if node in nodes and writer.takes(node))]
 
-        return _cut_and_written(traced, block, anchor, given, write)
+        last = cut(traced, anchor, given, translated(behind)[1])
+        writer, done = translated(between(anchor, last))
+        windows: Text = [("windows", layer.windows)] if layer.windows else []
+        core = Core(
+            block.capitalize(),
+            [("layer", layer.text(given.name)), *windows, *writer.attributes(done[-1])],
+            "" if given.is_itself else given.node.name,
+            "" if last is result_of(graph) else last.name,
+            block == "conv" and not given.is_itself and not lies_in(given.node, _FORMATS),
+        )
+        return _readable(traced, core)
 
-    return _served(traced, found[0].given, make)
+    return _served(traced, ways_to_give(traced, found[0].given), make)
 
 
-def _served(traced: Traced, node: fx.Node, make: Callable[[Given], Core]) -> Core:
+def _served(traced: Traced, ways: Sequence[Given], make: Callable[[Given], Core], reason: str = "") -> Core:
     """The part that takes a value, in the first of the ways to give it that a block can serve.
 
     A block serves no call with a tensor in front that it does not read.
+
+    Args:
+        reason: why there is none, where no way has another.
     """
-    error: Exception | None = None
-    for given in ways_to_give(traced, node):
+    reasons = []
+    for given in ways:
         try:
             core = make(given)
-        except (UntranslatedError, UnwritableError) as raised:
-            error = raised
+        except UntranslatedError as error:
+            reasons.append(str(error))
             continue
         if given.name == traced.names[0] or core.reads(traced.names[0]):
             return core
-    raise error or UntranslatedError(f"the argument '{traced.names[0]}'")
+    raise UntranslatedError(
+        next((one for one in reasons if one != reason), reason or f"the argument '{traced.names[0]}'")
+    )
 
 
 class _LayerWriter:
@@ -173,6 +191,14 @@ class _LayerWriter:
         if rows_of(node, self.traced) is not None:
             raise UntranslatedError(called(node, self.traced.model))
         self.translator.translate(node)
+
+    def takes(self, node: fx.Node) -> bool:
+        """Take a node; whether it has a place in the block."""
+        try:
+            self.take(node)
+        except UntranslatedError:
+            return False
+        return True
 
     def attributes(self, last: fx.Node) -> Text:
         """All, where this node's value is what the block makes."""
@@ -260,25 +286,19 @@ def _row_lines(traced: Traced, translator: RowTranslator, last: fx.Node) -> Text
 
 
 def _rows(traced: Traced) -> Core:
-    """Reductions of rows of the argument of `forward`, or of what torch makes of it, and what is made of them."""
-    return _best(traced, _rows_from, "no reduction of rows")
+    """Reductions of rows of an argument of `forward`, and what is made of them."""
+    return _served(traced, _arguments(traced), lambda given: _rows_from(traced, given), _NO_ROWS)
 
 
-def _best(traced: Traced, write: Callable[[Traced, Given], Core], reason: str) -> Core:
-    """Return the part with most operations, of those that begin with each of the tensors."""
+def _pointwise(traced: Traced) -> Core:
+    """Functions of each element of an argument of `forward`."""
+    return _served(traced, _arguments(traced), lambda given: _pointwise_from(traced, given), _NOTHING)
+
+
+def _arguments(traced: Traced) -> list[Given]:
+    """The tensors of `forward`, each as itself."""
     assert traced.graph is not None
-    best, reasons = None, []
-    for anchor in [node for node in traced.graph.nodes if node.op not in ("get_attr", "output") and shape_of(node)]:
-        try:
-            core = _served(traced, anchor, partial(write, traced))
-        except (UntranslatedError, UnwritableError) as error:
-            reasons.append(str(error))
-            continue
-        if best is None or len(core.left) < len(best.left):
-            best = core
-    if best is None:
-        raise UntranslatedError(next((one for one in reasons if one != reason), reason))
-    return best
+    return [Given(node, node.name) for node in traced.graph.nodes if node.op == "placeholder" and shape_of(node)]
 
 
 def _rows_from(traced: Traced, given: Given) -> Core:
@@ -287,85 +307,62 @@ def _rows_from(traced: Traced, given: Given) -> Core:
     found = [rows_of(node, traced) for node in traced.graph.nodes if node in descendants(anchor)]
     rows = next((one for one in found if one is not None), None)
     if rows is None:
-        raise UntranslatedError("no reduction of rows")
-
-    def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
-        operands = Operands(set(traced.names))
-        kinds = _KINDS["groups" if rows.groups else "rows"]
-        translator = RowTranslator(traced, anchor, given, given.name, operands, kinds, rows)
-        done = _translated(anchor, nodes, translator.translate)
-        result = translator.values[done[-1]]
-        text: Text = [("function", result.text), *_operand_lines(operands)]
-        return [*_row_lines(traced, translator, done[-1]), *text, *rows.lines()], done
-
-    core = _cut_and_written(traced, "rows", anchor, given, write)
-    if core.attributes[0][0] != "reductions":
-        raise UntranslatedError("no reduction of rows")
-    return core
-
-
-def _pointwise(traced: Traced) -> Core:
-    """The part that begins with the argument of `forward`, or with what torch makes of it, and has most operations."""
-    return _best(traced, _pointwise_from, NOTHING)
+        raise UntranslatedError(_NO_ROWS)
+    operands = Operands(set(traced.names))
+    translator = RowTranslator(
+        traced, anchor, given, given.name, operands, _KINDS["groups" if rows.groups else "rows"], rows
+    )
+    result = _whole(traced, anchor, translator)
+    if not translator.reductions:
+        raise UntranslatedError(_NO_ROWS)
+    text: Text = [("function", translator.values[result].text), *_operand_lines(operands), *rows.lines()]
+    return _readable(traced, Core("Rows", [*_row_lines(traced, translator, result), *text]))
 
 
 def _pointwise_from(traced: Traced, given: Given) -> Core:
-    anchor = given.node
-    shape = shape_of(anchor)
-    assert shape is not None
-
-    def write(nodes: Sequence[fx.Node]) -> tuple[Text, list[fx.Node]]:
-        operands = Operands(set(traced.names))
-        translator = Translator(traced, anchor, given, given.name, operands, _KINDS["pointwise"], whole=True)
-        same = [node for node in nodes if shape_of(node) == shape]
-        done = _translated(anchor, same, translator.translate)
-        text = translator.finished(translator.values[done[-1]])
-        return [("function", text), *_operand_lines(operands)], done
-
-    core = _cut_and_written(traced, "pointwise", anchor, given, write)
-    if core.attributes[0][1] == given.name:
-        raise UntranslatedError(NOTHING)
-    return core
+    operands = Operands(set(traced.names))
+    kinds = _KINDS["pointwise"]
+    translator = Translator(traced, given.node, given, given.name, operands, kinds, whole=True)
+    text = translator.finished(translator.values[_whole(traced, given.node, translator)])
+    if text == given.name:
+        raise UntranslatedError(_NOTHING)
+    return _readable(traced, Core("Pointwise", [("function", text), *_operand_lines(operands)]))
 
 
-def _translated(anchor: fx.Node, nodes: Sequence[fx.Node], take: Callable[[fx.Node], None]) -> list[fx.Node]:
-    """The anchor, and those of the nodes behind it that have a place in the block."""
-    done = [anchor]
-    for node in nodes:
-        try:
-            take(node)
-        except UntranslatedError:
-            continue
-        done.append(node)
-    return done
+def _whole(traced: Traced, anchor: fx.Node, translator: Translator) -> fx.Node:
+    """Translate all that leads from the anchor to the result, which is returned.
 
-
-def _cut_and_written(
-    traced: Traced,
-    block: str,
-    anchor: fx.Node,
-    given: Given,
-    write: Callable[[Sequence[fx.Node]], tuple[Text, list[fx.Node]]],
-) -> Core:
-    """Translate all that depends on the anchor, find what of it can be cut out, and write that."""
+    Raises:
+        UntranslatedError: some of it has no place in the block, or the result is of another kind.
+    """
     assert traced.graph is not None
-    dependent = descendants(anchor)
-    nodes = [node for node in traced.graph.nodes if node in dependent and node.op != "output"]
-    _, translated = write(nodes)
-    last = cut(traced, anchor, given, translated)
-    inside = between(anchor, last)
-    attributes, _ = write([node for node in nodes if node in inside])
-    core = replace(around(traced, given, last), block=_CLASSES[block], attributes=attributes)
-    if core.before and block in _FORMATS and not lies_in(given.node, _FORMATS[block]):
-        *lines, last_line = core.before
-        strided = traced.free("strided")
-        made = last_line.replace("return", f"{strided} =", 1)
-        core = replace(core, before=(*lines, made, f"return {strided}.contiguous()"), is_laid_out=True)
+    result = result_of(traced.graph)
+    assert result is not None
+    inside = between(anchor, result)
+    if anchor not in inside:
+        raise UntranslatedError(_NOTHING)
+    is_of_elements = not isinstance(translator, RowTranslator)
+    for node in traced.graph.nodes:
+        if node in inside and node is not anchor and not is_about_memory(node):
+            if is_of_elements and shape_of(node) != translator.shape:
+                raise UntranslatedError(called(node, traced.model))
+            translator.translate(node)
+    if dtype_of(result) != dtype_of(anchor):
+        raise UntranslatedError(called(result, traced.model))
+    return result
+
+
+def _readable(traced: Traced, core: Core) -> Core:
+    """The same core.
+
+    Raises:
+        UntranslatedError: its texts cannot name the arguments that they read, or the block would be given others.
+    """
     named = {
         *FUNCTIONS,
         *CPP_WORDS,
-        "features" if block in ("rows", "linear") else "",
-        "value" if block in LAYERS else "",
+        "features" if core.block in ("Rows", "Linear") else "",
+        "value" if core.block in ("Linear", "Conv") else "",
     }
     if unfit := [name for name in traced.names if name in named and core.reads(name)]:
         raise UntranslatedError(f"the argument '{unfit[0]}', whose name means something else in a device function")

@@ -14,9 +14,9 @@ from pathlib import Path
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.writing.loops.lower import UnloweredError
 from tunebench.studies.writing.loops.write import passes_around, write
-from tunebench.studies.writing.new.check import Checked, Rewrite, check
+from tunebench.studies.writing.new.check import Rewrite, check
 from tunebench.studies.writing.new.core import Core
-from tunebench.studies.writing.new.draft import NOTHING, draft
+from tunebench.studies.writing.new.draft import draft
 from tunebench.studies.writing.new.hidden_names import hidden_names
 from tunebench.studies.writing.new.new_kernel import NewKernel
 from tunebench.studies.writing.new.trace import Traced, trace
@@ -26,8 +26,6 @@ from tunebench.tuner.reference import Reference, load_reference
 
 PASSES = "Passes"
 """The block of a kernel that is passes over loop nests alone."""
-_LEAST_SHARE = 0.01
-"""Least share of the forward's time that the kernel has to take: a smaller one cannot be told from a tie."""
 
 
 def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel:
@@ -46,39 +44,30 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
     drafts = draft(traced, block)
     reasons: list[str] = []
     unlowered: list[str] = []
-    # A block that does all of it is best, then passes behind a block or alone, then whatever leaves something to torch.
-    attempts = [partial(_of_block, traced, core, source) for core in drafts.cores if not core.left]
+    # A block that does all of it is best, then passes around a block, then passes alone.
+    attempts = [partial(_of_block, traced, core, source) for core in drafts.cores if core.is_whole]
+    attempts += [partial(_of_block_and_passes, traced, core, source) for core in drafts.cores if not core.is_whole]
     if block is None:
-        attempts += [partial(_of_block_and_passes, traced, core, source) for core in drafts.cores if _has_passes(core)]
         attempts.append(partial(_of_passes, traced, source))
-    attempts += [partial(_of_block, traced, core, source) for core in drafts.cores if core.left]
     for made in _drafts(attempts, folder.name, unlowered):
         _write(folder, {"reference.py": text, **made.files})
-        checked = check(folder, made.left_nodes, made.rewrite)
-        if not (why := checked.reason or made.why_nothing_is_gained(checked)):
-            left = tuple(dict.fromkeys(made.left))
-            return NewKernel(folder, made.block, left, hidden=drafts.hidden, checked=checked)
-        reasons.append(why)
-    of_blocks = [] if drafts.cores or drafts.reason == NOTHING else [drafts.reason]
-    reason = [*of_blocks, *reasons, *unlowered, drafts.reason][0]
+        checked = check(folder, made.rewrite)
+        if not checked.reason:
+            return NewKernel(folder, made.block, hidden=drafts.hidden, checked=checked)
+        reasons.append(checked.reason)
+    untraced = [drafts.reason] if traced.graph is None else []
+    reason = [*untraced, *reasons, *unlowered, drafts.reason][0]
     _write(folder, {"reference.py": text, **texts_by_hand(folder.name, traced, reason, source)})
     return NewKernel(folder, "", reason=reason)
 
 
 def _drafts(attempts: Iterable[Callable[[str], _Draft]], name: str, reasons: list[str]) -> Iterator[_Draft]:
-    """Yield what attempts write, in the order of how much they leave to torch; reasons of the others are added."""
-    partly = []
+    """Yield what attempts write; reasons why others write nothing are added."""
     for attempt in attempts:
         try:
-            made = attempt(name)
+            yield attempt(name)
         except UnloweredError as error:
             reasons.append(f"no loop nest has {error}")
-            continue
-        if made.left:
-            partly.append(made)
-        else:
-            yield made
-    yield from sorted(partly, key=lambda made: len(made.left_nodes or made.left))
 
 
 @dataclass(frozen=True)
@@ -86,27 +75,17 @@ class _Draft:
     """The files of a kernel that is to be checked.
 
     Attributes:
-        block, left: as of `NewKernel`.
-        left_nodes: of the trace, those that stay torch's.
+        block: as of `NewKernel`.
         rewrite: writes it at other sizes, where it has those of the problem alone.
-        core: of the block that it is, where something stays torch's.
     """
 
     files: Mapping[str, str]
     block: str
-    left: tuple[str, ...] = ()
-    left_nodes: frozenset[str] = frozenset()
     rewrite: Rewrite | None = None
-    core: Core | None = None
-
-    def why_nothing_is_gained(self, checked: Checked) -> str:
-        """Why it cannot be told from a tie, however fast it is; empty where it can."""
-        return "" if self.core is None else why_nothing_is_gained(self.core, checked)
 
 
 def _of_block(traced: Traced, core: Core, source: str, name: str) -> _Draft:
-    text = model_text(name, traced, core, source)
-    return _Draft({"model.py": text}, core.block, core.left, core.left_nodes, core=core)
+    return _Draft({"model.py": model_text(name, traced, core, source)}, core.block)
 
 
 def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
@@ -118,7 +97,7 @@ def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
 
 
 def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> _Draft:
-    made = passes_around(traced, core.given, core.last if core.after else "", is_laid_out=core.is_laid_out)
+    made = passes_around(traced, core.given, core.last, is_laid_out=core.is_laid_out)
 
     def again(other: Traced) -> _Draft:
         cores = [one for one in draft(other, None).cores if (one.block, one.last) == (core.block, core.last)]
@@ -127,10 +106,7 @@ def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> 
         return _of_block_and_passes(other, cores[0], source, name)
 
     files = {"model.py": model_text(name, traced, core, source, made), f"{name}.cu": made.source}
-    left = () if made.front else core.left_before
-    if not made.front and not core.after:
-        raise UnloweredError("what is in front of its product")
-    return _Draft(files, f"{core.block} and passes", left, rewrite=partial(_rewritten, again))
+    return _Draft(files, f"{core.block} and passes", rewrite=partial(_rewritten, again))
 
 
 def _rewritten(make_draft: Callable[[Traced], _Draft], reference: Reference, folder: Path) -> Path:
@@ -143,21 +119,8 @@ def _rewritten(make_draft: Callable[[Traced], _Draft], reference: Reference, fol
     return folder
 
 
-def _has_passes(core: Core) -> bool:
-    return core.block in ("Linear", "Conv") and bool(core.before or core.after)
-
-
 def _write(folder: Path, files: Mapping[str, str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-
-
-def why_nothing_is_gained(core: Core, checked: Checked) -> str:
-    """Why a kernel cannot be told from a tie, however fast it is; empty where it can."""
-    share = checked.left_share
-    if share is None or 1 - share >= _LEAST_SHARE:
-        return ""
-    done = ", ".join(dict.fromkeys(core.done))
-    return f"a kernel of {done} alone would be {1 - share:.1%} of the forward's time"

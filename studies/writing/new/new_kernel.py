@@ -14,7 +14,6 @@ class NewKernel:
 
     Attributes:
         block: the class of `tunebench.blocks` that the kernel is; empty where it is to be written by hand.
-        left: the operations that torch still does, which the kernel's text does not have; empty where it has all.
         reason: why the kernel is to be written by hand; empty where it is not.
         hidden: why it is of no block that would do more, where that is for a name of the model's.
         checked: how the kernel was compared with its reference.
@@ -22,7 +21,6 @@ class NewKernel:
 
     folder: Path
     block: str
-    left: tuple[str, ...] = ()
     reason: str = ""
     hidden: str = ""
     checked: Checked = field(default_factory=Checked)

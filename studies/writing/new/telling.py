@@ -13,7 +13,8 @@ def lines_about(made: NewKernel) -> Iterator[str]:
     if not made.block:
         yield f"written: {folder / 'reference.py'}; {folder / 'model.py'} and {folder.name}.cu to be written by hand"
         yield f"no kernel: {made.reason}"
-        yield f"next: write the kernel (docs/writing_kernels.md), then tunebench tune {folder}"
+        yield f"next: write the kernel (docs/writing_kernels.md), then tunebench tune {folder}; or tunebench optimize"
+        yield f"{folder / 'reference.py'}, which finds the parts that have kernels and leaves the rest to Inductor"
         return
     yield f"written: {folder / 'reference.py'}, {folder / 'model.py'} (blocks.{made.block})"
     checked = made.checked
@@ -22,15 +23,6 @@ def lines_about(made: NewKernel) -> Iterator[str]:
     else:
         at = ", ".join(f"{name}={size:g}" for name, size in (checked.sizes or {}).items())
         yield f"agrees with the reference in eval and train mode on the CPU, at {at or 'its own sizes'}"
-    if made.left:
-        todo = "" if "asses" in made.block else "TODO in model.py: "
-        yield f"{todo}torch still does {', '.join(made.left)}{_share(checked.left_share)}"
     if made.hidden:
-        yield f"no kernel of more of it: {made.hidden}"
+        yield f"no block: {made.hidden}"
     yield f"next: tunebench tune {folder}"
-
-
-def _share(share: float | None) -> str:
-    if share is None:
-        return ""
-    return f": {'less than 1%' if share < 0.01 else f'{share:.0%}'} of the forward's time on the CPU"

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -310,12 +310,12 @@ def ways_to_give(traced: Traced, node: fx.Node) -> list[Given]:
 
 def descendants(node: fx.Node) -> set[fx.Node]:
     """All that is computed from a node's value."""
-    return reached(node.users, lambda one: one.users)
+    return _reached(node.users, lambda one: one.users)
 
 
 def ancestors(node: fx.Node) -> set[fx.Node]:
     """All that a node is computed from."""
-    return reached(node.all_input_nodes, lambda one: one.all_input_nodes)
+    return _reached(node.all_input_nodes, lambda one: one.all_input_nodes)
 
 
 def between(first: fx.Node, last: fx.Node) -> set[fx.Node]:
@@ -323,15 +323,13 @@ def between(first: fx.Node, last: fx.Node) -> set[fx.Node]:
     return (ancestors(last) | {last}) & (descendants(first) | {first})
 
 
-def reached(
-    first: Iterable[fx.Node], neighbours: Callable[[fx.Node], Iterable[fx.Node]], known: Collection[fx.Node] = ()
-) -> set[fx.Node]:
-    """The first nodes and all that neighbours lead to from there, but not through nodes that are known."""
+def _reached(first: Iterable[fx.Node], neighbours: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
+    """The first nodes and all that neighbours lead to from there."""
     found: set[fx.Node] = set()
     waiting = list(first)
     while waiting:
         one = waiting.pop()
-        if one not in known and one not in found:
+        if one not in found:
             found.add(one)
             waiting += neighbours(one)
     return found
@@ -414,18 +412,13 @@ class _Memories(fx.Interpreter):
         return result
 
 
-def run_nodes(interpreter: fx.Interpreter, inputs: Iterable[Any]) -> None:
-    """Run a graph node by node; `Interpreter.run` makes a lock of tqdm's too, which a process that is killed leaves."""
-    interpreter.env, interpreter.args_iter = {}, iter(inputs)
-    for node in interpreter.graph.nodes:
-        interpreter.env[node] = interpreter.run_node(node)
-
-
 def _shapes(model: nn.Module, graph: fx.Graph, inputs: tuple[Any, ...], fake: FakeTensorMode) -> dict[fx.Node, _Memory]:
     """Put a shape on every node; the memory of those that are tensors."""
     run = _Memories(model, graph)
+    run.args_iter = iter(inputs)
     with torch.no_grad(), fake:
-        run_nodes(run, inputs)
+        for node in graph.nodes:  # `run.run` makes a lock of tqdm's too, which a process that is killed leaves
+            run.env[node] = run.run_node(node)
     return run.found
 
 

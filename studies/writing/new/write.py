@@ -69,30 +69,19 @@ def model_text(name: str, traced: Traced, core: Core, source: str, around: Passe
         source: what it is made from.
         around: the passes that do what torch did around the block.
     """
-    unread = [name for name in traced.names[1:] if not core.reads(name)]
-    # A block serves no call with a tensor that it does not read.
-    has_methods = bool(core.before or core.after or unread)
     lines = [
         f'"""{name}: a first kernel, made from {source} by `tunebench new` (docs/blocks.md)."""',
         "",
     ]
     body = [line for key, value in core.attributes for line in _attribute(key, value)]
-    if around is not None:
-        methods = _methods_with_passes(traced, core, around)
-        body += around.attributes
-    else:
-        methods = _methods(traced, core) if has_methods else []
+    methods = _methods(traced, core, around)
+    body += around.attributes if around is not None else ()
     used = "\n".join([*body, *methods])
     if re.search(r"\bmath\.", used):
         lines += ["import math", ""]
-    if has_methods:
-        lines.append("import torch")
-        if re.search(r"\bnn\.", used):
-            lines.append("from torch import nn")
-        lines.append("")
-    lines.append(
-        f"from tunebench import {'Plan, Problem, ' if 'Problem' in used else 'Plan, ' if has_methods else ''}blocks"
-    )
+    if methods:
+        lines += ["import torch", ""]
+    lines.append(f"from tunebench import {'Plan, Problem, ' if methods else ''}blocks")
     lines += ["from tunebench.kernels.blocks import loops"] if around is not None else []
     lines += ["", "from .reference import Model", ""]
     lines += ["", *around.head] if around is not None else []
@@ -133,57 +122,24 @@ def _taken(traced: Traced) -> str:
     return ", ".join(f"{name}: {kind}{default}" for name, kind, default in arguments)
 
 
-def _methods_with_passes(traced: Traced, core: Core, around: PassesAround) -> list[str]:
-    """Return the methods of a block with passes around it."""
-    names, taken, before = list(traced.names), _taken(traced), traced.free("before")
-    passed = ", ".join(names)
-    given = ", ".join([before if core.before else names[0], *(name for name in names[1:] if core.reads(name))])
-    *problem, result = [line.replace("{given}", given) for line in around.problem]
-    lines, made = [""], []
-    if core.before:
-        lines += _before(traced, core)
-        problem += [f"{before} = self.foreseen(self.before, {passed})", f"if {before} is None:", "    return None"]
-        made = [f"    {line}" for line in around.front or [f"{before} = self.before({passed})"]]
+def _methods(traced: Traced, core: Core, around: PassesAround | None) -> list[str]:
+    """Return the methods of a block with passes around it, or that does not read all of its arguments."""
+    names, taken, plan = list(traced.names), _taken(traced), traced.free("plan")
+    read = [name for name in names[1:] if core.reads(name)]
+    given = ", ".join([around.given if around is not None and core.given else names[0], *read])
+    problem, front, made = [f"return super().problem({given})"], [], f"super().tuned_forward({plan}, {given})"
+    behind = [f"return {made}"]
+    if around is not None:
+        problem = [line.replace("{given}", given) for line in around.problem]
+        front, behind = list(around.front), [f"{GIVEN} = {made}", *around.after] if around.after else behind
+    elif given == ", ".join(names):
+        return []
     return [
-        *lines,
-        f"def problem(self, {taken}) -> Problem | None:",
-        *(f"    {line}" for line in (*problem, result)),
         "",
-        f"def tuned_forward(self, plan: Plan, {taken}) -> torch.Tensor:",
-        *made,
-        f"    {GIVEN} = super().tuned_forward(plan, {given})",
-        *(f"    {line}" for line in around.after),
-        *(["", *around.ready] if around.ready else []),
+        f"def problem(self, {taken}) -> Problem | None:",
+        *(f"    {line}" for line in problem),
+        "",
+        f"def tuned_forward(self, {plan}: Plan, {taken}) -> torch.Tensor:",
+        *(f"    {line}" for line in (*front, *behind)),
+        *(["", *around.ready] if around is not None and around.ready else []),
     ]
-
-
-def _before(traced: Traced, core: Core) -> list[str]:
-    """Return the method of the operations that stay torch's in front of a block."""
-    return [f"def before(self, {_taken(traced)}) -> torch.Tensor:", *(f"    {line}" for line in core.before), ""]
-
-
-def _methods(traced: Traced, core: Core) -> list[str]:
-    """Return the methods of the operations that stay torch's, around the block's own forward."""
-    names, taken = list(traced.names), _taken(traced)
-    plan, before, value = traced.free("plan"), traced.free("before"), traced.free("value")
-    passed = ", ".join(names)
-    given = ", ".join([before if core.before else names[0], *(name for name in names[1:] if core.reads(name))])
-    told = f"TODO: torch still does what the kernel has no text for: {', '.join(core.left)}."
-    lines = ["", *(f"# {line}" for line in (wrap(told, 110) if core.left else ()))]
-    if core.before:
-        lines += _before(traced, core)
-    if given != passed:
-        lines.append(f"def problem(self, {taken}) -> Problem | None:")
-        if core.before:
-            lines.append(f"    {before} = self.foreseen(self.before, {passed})")
-            lines.append(f"    return None if {before} is None else super().problem({given})")
-        else:
-            lines.append(f"    return super().problem({given})")
-        lines.append("")
-    lines.append(f"def tuned_forward(self, {plan}: Plan, {taken}) -> torch.Tensor:")
-    if core.before:
-        lines.append(f"    {before} = self.before({passed})")
-    if core.after:
-        lines.append(f"    {value} = super().tuned_forward({plan}, {given})")
-        return [*lines, *(f"    {line}" for line in core.after)]
-    return [*lines, f"    return super().tuned_forward({plan}, {given})"]

@@ -228,6 +228,6 @@ def test_its_host_code_runs_the_kernel(product: str, tmp_path: Path, monkeypatch
 @pytest.mark.slow
 def test_the_gate_passes_them_in_every_mode(tmp_path: Path) -> None:
     load(tmp_path / "swiglu.py", "blocks.Linear", SWIGLU, BLOCK)
-    # With some inputs in half precision the largest error is just more than four times torch's, since values are so few.
+    # In bfloat16 the largest error of some inputs is just more than four times torch's, since values are so few.
     reports = check(CheckRequest(str(tmp_path / "swiglu.py"), device="cpu", seed=3))
     assert [report.verdict.passed for report in reports] == [True, True], "\n".join(map(str, reports))

@@ -24,7 +24,6 @@ class RealModule:
         inputs: what `get_inputs` returns, as Python.
         arguments: of `Model`.
         block: the block that its kernel is to be; empty where there is none for it.
-        left: the operations that stay torch's.
         reason: why there is no kernel; a part of it.
     """
 
@@ -32,7 +31,6 @@ class RealModule:
     inputs: str
     arguments: str = "[]"
     block: str = ""
-    left: tuple[str, ...] = ()
     reason: str = ""
 
     @property
@@ -184,17 +182,16 @@ class Model(nn.Module):
 class Model(nn.Module):
     def __init__(self, d):
         super().__init__()
-        self.norms = nn.ModuleDict({"pre-norm": nn.BatchNorm1d(d), "class": nn.BatchNorm1d(d)})
+        self.norms = nn.ModuleDict({"pre-norm": nn.BatchNorm1d(d), "last": nn.BatchNorm1d(d)})
         self.scales = nn.ParameterList([nn.Parameter(torch.rand(d)), nn.Parameter(torch.rand(d))])
 
     def forward(self, x):
-        x = self.norms["class"](self.norms["pre-norm"](x))
+        x = self.norms["last"](torch.relu(self.norms["pre-norm"](x)))
         return torch.tanh(x * self.scales[0] + self.scales[1])
 """,
         "torch.randn(8, 32)",
         "[32]",
-        block="Pointwise",
-        left=("BatchNorm1d",),
+        block="Passes",
     ),
     "a layer called layer": RealModule(
         """
@@ -235,8 +232,7 @@ class Model(nn.Module):
         return torch.cumsum(torch.tanh(value.flip(0) * 2) + value, 0) + plan * before
 """,
         "torch.randn(8, 32), torch.randn(8, 32), torch.randn(8, 32)",
-        block="Pointwise",
-        left=("flip", "add", "cumsum", "mul"),
+        reason="no loop nest has the argument 'plan'",
     ),
     "several results": RealModule(
         "class Model(nn.Module):\n    def forward(self, x):\n        return torch.relu(x) + 1, x * 2\n",

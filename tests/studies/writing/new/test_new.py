@@ -1,11 +1,10 @@
-"""`tunebench new`: the folder it writes says what the problem computes, and what it cannot say still runs."""
+"""`tunebench new`: the folder it writes says what the problem computes."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +117,7 @@ POINTWISE = {
 @pytest.mark.parametrize(("forward", "function"), POINTWISE.values(), ids=POINTWISE)
 def test_operations_become_a_device_function(forward: str, function: str, tmp_path: Path) -> None:
     core = drafted(problem(tmp_path, forward))
-    assert (core.block, dict(core.attributes)["function"], core.left) == ("Pointwise", function, ())
+    assert (core.block, dict(core.attributes)["function"], core.is_whole) == ("Pointwise", function, True)
 
 
 def test_layers_are_operations_with_named_parameters(tmp_path: Path) -> None:
@@ -144,22 +143,13 @@ def test_tensors_are_named_by_how_they_are_broadcast(tmp_path: Path) -> None:
     }
 
 
-def test_what_has_no_text_stays_around_the_kernel(tmp_path: Path) -> None:
-    forward = "x = nn.functional.max_pool1d(x, 2)\n        return torch.relu(x * self.slope).cumsum(1)"
-    core = drafted(problem(tmp_path, forward))
-    assert dict(core.attributes) == {"function": "relu(x * slope)", "scalars": ("slope",)}
-    assert core.left == ("max_pool1d", "cumsum")
-    assert core.before[0].startswith("return nn.functional.max_pool1d(x, 2")
-    assert core.after == ("return value.cumsum(1)",)
-
-
 @pytest.mark.parametrize(
     ("forward", "reason"),
     [
         ("return torch.relu(x) if x.sum() > 0 else x", "DataDependentOutputException"),
-        ("return torch.cumsum(x, 1)", "no block does any of its operations"),
-        ("return nn.functional.dropout(x, training=self.training)", "no block does any of its operations"),
-        ("return torch.relu(x).cumsum(1)", "a kernel of relu alone is no faster than torch's"),
+        ("return torch.cumsum(x, 1)", "cumsum"),
+        ("return nn.functional.dropout(x, training=self.training)", "dropout"),
+        ("return torch.relu(x).cumsum(1)", "cumsum"),
         ("return (torch.relu(x) + 1, x)", "the model does not return one tensor, as a block does"),
         ("return x.argmax(1)", "the model returns int64, which no block writes"),
         ("return torch.relu(x + torch.ones(10)) * 2", "forward makes a tensor of its own"),
@@ -167,7 +157,7 @@ def test_what_has_no_text_stays_around_the_kernel(tmp_path: Path) -> None:
         ("self.slope += 1; return torch.relu(x) * self.slope", "forward changes its attribute 'slope'"),
     ],
 )
-def test_a_problem_that_no_kernel_gains_from_has_none(forward: str, reason: str, tmp_path: Path) -> None:
+def test_a_problem_that_no_block_does_all_of_has_none(forward: str, reason: str, tmp_path: Path) -> None:
     assert reason in why_none(problem(tmp_path, forward, made="self.eval()"))
 
 
@@ -191,7 +181,7 @@ def test_reductions_of_rows_are_found(forward: str, reductions: dict[str, str], 
     core = drafted(problem(tmp_path, forward))
     told = dict(core.attributes)
     assert {name: repr(one) for name, one in told["reductions"].items()} == reductions  # type: ignore[attr-defined]
-    assert (core.block, told["function"], core.left) == ("Rows", function, ())
+    assert (core.block, told["function"], core.is_whole) == ("Rows", function, True)
 
 
 NORMS = {
@@ -221,7 +211,7 @@ def test_normalisations_are_rows(forward: str, inputs: str, attributes: dict[str
     file = problem(tmp_path, forward, made, inputs=inputs)
     core = drafted(file)
     found = dict(core.attributes)
-    assert (core.block, core.left) == ("Rows", ()) and {key: found[key] for key in attributes} == attributes
+    assert (core.block, core.is_whole) == ("Rows", True) and {key: found[key] for key in attributes} == attributes
     assert_served(file, load_reference(file).get_inputs()[0])
 
 
@@ -235,61 +225,35 @@ def test_normalisations_are_rows(forward: str, inputs: str, attributes: dict[str
         "return nn.functional.group_norm(x, x.shape[1] // 2)",
     ],
 )
-def test_what_a_normalisation_of_rows_has_no_place_for_stays_torchs(forward: str, tmp_path: Path) -> None:
+def test_a_normalisation_that_rows_have_no_place_for_is_of_no_block(forward: str, tmp_path: Path) -> None:
     made = "self.gn = nn.GroupNorm(4, 8); self.w = nn.Parameter(torch.rand(8))"
-    forward = f"{forward}.mul(2).tanh()"
-    assert drafted(problem(tmp_path, forward, made, inputs="torch.randn(rows, 8)")).left
+    assert why_none(problem(tmp_path, f"{forward}.mul(2).tanh()", made, inputs="torch.randn(rows, 8)"))
 
 
-def test_rows_of_what_torch_makes_are_found(tmp_path: Path) -> None:
-    core = drafted(problem(tmp_path, "return torch.softmax(x.cumsum(1), -1) * self.slope"))
-    assert (core.block, core.left, dict(core.attributes)["function"]) == (
-        "Rows",
-        ("cumsum",),
-        "exp(x - top) / total * slope",
-    )
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "x",
+    ("front", "behind", "is_laid_out"),
     [
-        torch.randn(6, 20)[:, ::2],
-        torch.randn(6, 1).expand(6, 10),
-        torch.randn(10, 6).t(),
-        torch.randn(61)[1:].view(6, 10),
+        ("torch.sin(x).transpose(2, 3)", "", True),
+        ("torch.sin(x).to(memory_format=torch.channels_last)", "", False),
+        ("x.transpose(2, 3)", "", True),
+        ("x.flip(0)[:, :, 1:]", ".cumsum(1)", True),
     ],
-    ids=["every other element", "an expanded column", "a transposition", "an odd beginning"],
+    ids=["a transposition", "channels-last", "a view alone", "passes on both sides"],
 )
-def test_what_torch_makes_of_a_view_is_foreseen_with_its_strides(x: torch.Tensor, tmp_path: Path) -> None:
-    file = problem(tmp_path, "return torch.softmax(x.t().t(), 1) * self.slope")
-    model = made_from(file, block="rows")
-    assert model.foreseen(model.before, x).stride() == x.stride()
-    assert (model.problem(x) is not None) == x.is_contiguous(), model.reason
-    torch.testing.assert_close(model(x), model.reference_forward(x))
-    torch.testing.assert_close(torch.compile(model, backend="eager")(x), model.reference_forward(x))
-
-
-@pytest.mark.parametrize("forward", ["x.flip(1).t()", "x.flip(1).t() + self.slope * x.cumsum(1).t()"])
-def test_rows_of_a_transposition_lie_behind_each_other(forward: str, tmp_path: Path) -> None:
-    file = problem(tmp_path, f"return torch.softmax({forward}, 1)")
-    core = drafted(file)
-    assert core.block == "Rows" and core.before[-1] == "return strided.contiguous()"
-    assert_served(file, torch.randn(6, 10))
-
-
-def test_images_of_a_transposition_lie_as_a_convolution_takes_them(tmp_path: Path) -> None:
+def test_passes_make_images_as_a_convolution_takes_them(
+    front: str, behind: str, is_laid_out: bool, tmp_path: Path
+) -> None:
     made, inputs = "self.conv = nn.Conv2d(3, 4, 3)", "torch.randn(2, 3, 8, 8)"
-    turned = problem(tmp_path, "return torch.relu(self.conv(torch.sin(x).transpose(2, 3)))", made, inputs=inputs)
-    assert drafted(turned).before[-1] == "return strided.contiguous()"
-    assert_served(turned, torch.randn(2, 3, 8, 8))
-    last = "torch.sin(x).to(memory_format=torch.channels_last)"
-    channels_last = problem(tmp_path, f"return torch.relu(self.conv({last}))", made, inputs=inputs)
-    assert not any("contiguous()" in line for line in drafted(channels_last).before)
+    file = problem(tmp_path, f"return torch.relu(self.conv({front})){behind}", made, inputs=inputs)
+    core = drafted(file)
+    assert (core.block, core.is_laid_out) == ("Conv", is_laid_out)
+    assert_served(file, torch.randn(2, 3, 8, 8))
 
 
 def test_rows_without_their_dimension_are_not_put_beside_elements(tmp_path: Path) -> None:
-    core = drafted(problem(tmp_path, "return x.exp().tanh() * x.sum(1)", inputs="torch.randn(10, 10)"))
-    assert core.left
+    reason = why_none(problem(tmp_path, "return x.exp().tanh() * x.sum(1)", inputs="torch.randn(10, 10)"))
+    assert reason == "no block has sum"
 
 
 def test_what_stands_behind_a_layer_is_in_its_block(tmp_path: Path) -> None:
@@ -304,7 +268,7 @@ def test_what_stands_behind_a_layer_is_in_its_block(tmp_path: Path) -> None:
         "finish": "relu(tanh(value))",
         "scalars": ("slope",),
     }
-    assert core.after == ("return torch.cumsum(value, 1)",)
+    assert core.last == "relu"
 
 
 WEIGHTS = "self.w = nn.Parameter(torch.randn(8, 10)); self.v = nn.Parameter(torch.randn(10, 8)); "
@@ -338,7 +302,7 @@ PRODUCTS = {
 def test_a_product_with_a_parameter_is_a_layer(forward: str, layer: str, function: str, tmp_path: Path) -> None:
     core = drafted(problem(tmp_path, forward, WEIGHTS))
     found = dict(core.attributes)
-    assert (core.block, found["layer"], found["function"], core.left) == ("Linear", layer, function, ())
+    assert (core.block, found["layer"], found["function"], core.is_whole) == ("Linear", layer, function, True)
 
 
 @pytest.mark.parametrize(
@@ -350,9 +314,8 @@ def test_a_product_with_a_parameter_is_a_layer(forward: str, layer: str, functio
         "return torch.relu(x @ self.w.reshape(10, 8))",
     ],
 )
-def test_a_product_of_another_kind_stays_torchs(forward: str, tmp_path: Path) -> None:
-    core = drafted(problem(tmp_path, f"{forward} * 2", WEIGHTS))
-    assert core.block == "Pointwise" and core.left
+def test_a_product_of_another_kind_is_no_layer(forward: str, tmp_path: Path) -> None:
+    assert why_none(problem(tmp_path, f"{forward} * 2", WEIGHTS))
 
 
 FILTERS = {
@@ -379,7 +342,7 @@ def test_a_function_that_convolves_is_a_layer(
     )
     core = drafted(problem(tmp_path, forward, made, *given))
     wanted = {"layer": layer, "windows": windows, "function": "relu(value) + b", "per_channel": ("b",)}
-    assert (core.block, core.left, dict(core.attributes)) == ("Conv", (), wanted)
+    assert (core.block, core.is_whole, dict(core.attributes)) == ("Conv", True, wanted)
 
 
 def test_a_bias_of_filters_is_for_each_channel(tmp_path: Path) -> None:
@@ -392,66 +355,51 @@ def test_a_bias_of_filters_is_for_each_channel(tmp_path: Path) -> None:
 TWO = "self.gate = nn.Linear(10, 8); self.up = nn.Linear(10, 8, bias=False); self.bn = nn.BatchNorm1d(8); "
 TWO += "self.narrow = nn.Linear(10, 1); self.down = nn.Linear(8, 10); self.u = nn.Parameter(torch.randn(8, 10)); "
 JOINED = {
-    "a gate": ("return nn.functional.silu(self.gate(x)) * self.up(x)", "swish(value) * up", ("up",), ()),
+    "a gate": ("return nn.functional.silu(self.gate(x)) * self.up(x)", "swish(value) * up", ("up",), ""),
     "three": (
         "return self.gate(x).tanh() * self.up(x) + self.narrow(x).relu() + self.gate(x)",
         "tanh(value) * up",
         ("up",),
-        ("Linear", "relu", "add"),
+        "mul",
     ),
     "in front of a layer": (
         "return self.down(torch.relu(self.up(x)) + self.gate(x))",
         "relu(value) + gate",
         ("gate",),
-        ("Linear",),
+        "add",
     ),
-    "of other inputs": ("return self.gate(x) * self.up(x + 1)", None, None, ("add", "Linear", "mul")),
+    "of other inputs": ("return self.gate(x) * self.up(x + 1)", None, None, "gate"),
     "products with parameters": (
         "return torch.tanh(x @ self.w.T) * nn.functional.linear(x, self.u, self.b)",
         "tanh(value) * (u + b)",
         ("u",),
-        (),
+        "",
     ),
-    "products that lie otherwise": ("return x @ self.w.T * (x @ self.v)", None, None, ("matmul", "mul")),
-    "in front of a normalisation": (
-        "return self.bn(self.gate(x) * self.up(x))",
-        "value * up",
-        ("up",),
-        ("BatchNorm1d",),
-    ),
-    "behind a normalisation": ("return self.bn(self.gate(x)) * self.up(x)", None, None, ("Linear", "mul")),
+    "products that lie otherwise": ("return x @ self.w.T * (x @ self.v)", None, None, "matmul"),
+    "in front of a normalisation": ("return self.bn(self.gate(x) * self.up(x))", "value * up", ("up",), "mul"),
+    "behind a normalisation": ("return self.bn(self.gate(x)) * self.up(x)", None, None, "bn"),
 }
 
 
-@pytest.mark.parametrize(("forward", "function", "others", "left"), JOINED.values(), ids=JOINED)
+@pytest.mark.parametrize(("forward", "function", "others", "last"), JOINED.values(), ids=JOINED)
 @pytest.mark.parametrize("inputs", ["torch.randn(rows, 10)", "torch.randn(2, rows, 10)"], ids=["2-d", "3-d"])
 def test_layers_of_one_input_are_joined(
-    forward: str,
-    function: str | None,
-    others: tuple[str, ...] | None,
-    left: tuple[str, ...],
-    inputs: str,
-    tmp_path: Path,
+    forward: str, function: str | None, others: tuple[str, ...] | None, last: str, inputs: str, tmp_path: Path
 ) -> None:
     if "bn" in forward and "2" in inputs:
         pytest.skip("the reference's BatchNorm1d takes no such input")
     core = drafted(problem(tmp_path, forward, TWO + WEIGHTS, inputs=inputs))
     found = dict(core.attributes)
-    assert (core.block, found.get("function"), found.get("other_layers"), core.left) == (
-        "Linear",
-        function,
-        others,
-        left,
-    )
+    assert (core.block, found.get("function"), found.get("other_layers")) == ("Linear", function, others)
+    assert (core.given, core.last) == ("", last)
 
 
 def test_behind_a_layer_of_sequences_are_functions_of_each_element_alone(tmp_path: Path) -> None:
     made, inputs = "self.gemm = nn.Linear(10, 8); self.scale = nn.Parameter(torch.rand(8))", "torch.randn(2, rows, 10)"
     core = drafted(problem(tmp_path, "return torch.softmax(self.gemm(x).relu() * self.scale, -1)", made, inputs=inputs))
-    assert core.left == ("softmax",)
-    assert dict(core.attributes)["function"] == "relu(value) * scale"
+    assert (core.last, dict(core.attributes)["function"]) == ("mul", "relu(value) * scale")
     core = drafted(problem(tmp_path, "return torch.relu(torch.matmul(x.unsqueeze(0), self.v))", WEIGHTS))
-    assert (core.before, dict(core.attributes)["layer"]) == (("return x.unsqueeze(0)",), "x @ v")
+    assert (core.given, dict(core.attributes)["layer"]) == ("unsqueeze", "x @ v")
 
 
 OF_INPUTS = {
@@ -487,7 +435,7 @@ def test_a_product_of_two_inputs_is_a_layer(
     inputs = ", ".join(f"torch.randn{shape}" for shape in shapes)
     file = problem(tmp_path, forward, arguments="x, y", inputs=inputs)
     core = drafted(file)
-    assert (core.block, dict(core.attributes)["layer"], core.left) == ("Linear", layer, ())
+    assert (core.block, dict(core.attributes)["layer"], core.is_whole) == ("Linear", layer, True)
     assert_served(file, *load_reference(file).get_inputs())
 
 
@@ -501,7 +449,7 @@ def test_triangles_and_functions_behind_a_product_of_two_inputs(tmp_path: Path) 
     }
     assert_served(file, *load_reference(file).get_inputs())
     file = problem(tmp_path, "return torch.tril(x @ y, 1) * 2", arguments="x, y", inputs="*torch.randn(2, 9, 9)")
-    assert "tril" in drafted(file).left  # of another diagonal
+    assert drafted(file).last == "matmul"  # its tril is of another diagonal
 
 
 @pytest.mark.parametrize(
@@ -530,7 +478,7 @@ DIAGONALS = {
 def test_a_diagonal_is_a_vector(forward: str, function: str, kind: str, tmp_path: Path) -> None:
     file = problem(tmp_path, forward, arguments="x, y", inputs="torch.randn(6), torch.randn(6, 6)")
     core = drafted(file)
-    assert (core.block, dict(core.attributes), core.left) == ("Pointwise", {"function": function, kind: ("x",)}, ())
+    assert core.is_whole and (core.block, dict(core.attributes)) == ("Pointwise", {"function": function, kind: ("x",)})
     assert_served(file, *load_reference(file).get_inputs())
 
 
@@ -538,45 +486,32 @@ ELSEWHERE = {
     "a layer of the second argument": (
         "return torch.relu(self.l(x)) * s",
         {"layer": "x @ l.weight.T", "function": "relu(value + bias) * s", "per_row": ("s",)},
-        (),
+        "",
     ),
-    "a layer of what torch makes of the second": (
+    "a layer of what passes make of the second": (
         "return torch.relu(self.l(torch.cumsum(x, 1))) * s",
         {"layer": "l", "function": "relu(value)"},
-        ("cumsum", "mul"),
+        "cumsum",
     ),
     "rows of the second, the first unread": (
-        "return torch.softmax(x, 1)",
-        {"reductions": {"top": Reduced("Max", "s"), "total": Reduced("Sum", "exp(s - top)")}},
-        (),
+        "return torch.softmax(x, 1) * s",
+        {"reductions": {"top": Reduced("Max", "x"), "total": Reduced("Sum", "exp(x - top)")}},
+        "",
     ),
-    "elements of the first, the second unread": ("return torch.relu(s)", {"function": "relu(s)"}, ()),
-    "elements of what torch makes of the second": (
-        "return torch.relu(torch.cumsum(x, 1)).neg() * s",
-        {"function": "-relu(s)"},
-        ("cumsum", "mul"),
-    ),
+    "elements of the first, the second unread": ("return torch.relu(s)", {"function": "relu(s)"}, ""),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("forward", "attributes", "left"), ELSEWHERE.values(), ids=ELSEWHERE)
+@pytest.mark.parametrize(("forward", "attributes", "given"), ELSEWHERE.values(), ids=ELSEWHERE)
 def test_the_first_argument_is_not_taken_for_what_stands_in_its_place(
-    forward: str, attributes: dict[str, object], left: tuple[str, ...], tmp_path: Path
+    forward: str, attributes: dict[str, object], given: str, tmp_path: Path
 ) -> None:
     made, inputs = "self.l = nn.Linear(10, 8)", "torch.rand(rows, 1), torch.rand(rows, 10)"
     file = problem(tmp_path, forward, made, arguments="s, x", inputs=inputs)
     core = drafted(file)
-    assert core.left == left and attributes.items() <= dict(core.attributes).items()
+    assert core.given == given and attributes.items() <= dict(core.attributes).items()
     assert_served(file, torch.rand(6, 1), torch.rand(6, 10))
-
-
-def test_a_layer_in_the_middle_has_operations_in_front_of_it(tmp_path: Path) -> None:
-    made = "self.conv = nn.Conv2d(3, 4, 3)"
-    forward = "return torch.relu(self.conv(nn.functional.pad(x, (1, 1, 1, 1))))"
-    core = drafted(problem(tmp_path, forward, made, inputs="torch.randn(rows, 3, 8, 8)"))
-    assert dict(core.attributes) == {"layer": "conv", "function": "relu(value)"}
-    assert core.before[0].startswith("return nn.functional.pad(x, ")
 
 
 @pytest.mark.parametrize(
@@ -627,29 +562,12 @@ def test_an_argument_that_is_left_out_stays_the_references(tmp_path: Path) -> No
     assert reason == "the argument 'mask', which get_inputs() leaves out"
 
 
-def test_what_a_call_changes_it_changes_once(tmp_path: Path) -> None:
-    made = "self.bn = nn.BatchNorm1d(10); self.drop = nn.Dropout(0.5)"
-    file = problem(tmp_path, "return torch.relu(self.drop(self.bn(x))) * 2", made)
-    model = made_from(file, block="pointwise")
-    x = torch.randn(6, 10)
-    state = torch.get_rng_state()
-    assert model.problem(x).axes == {"elements": 60}
-    assert model.bn.num_batches_tracked == 0
-    assert torch.equal(torch.get_rng_state(), state)
-    assert model.problem(x[:, :3]) is None
-    assert "RuntimeError" in model.reason
-
-
 @pytest.mark.slow
 def test_the_command_writes_what_the_gate_passes(run: CommandLine, tmp_path: Path) -> None:
-    forward = "x = nn.functional.softplus(x) * self.slope\n        return x.flip(0)"
-    file = problem(tmp_path, forward)
+    file = problem(tmp_path, "return nn.functional.softplus(x) * self.slope")
     done = run("new", tmp_path / "mine", "--from", file, "--block", "pointwise")
     assert done.code == 0, done.err
-    assert "TODO in model.py: torch still does flip" in done.out
     assert f"tunebench tune {tmp_path / 'mine'}" in done.out.replace("\n", "")
-    text = (tmp_path / "mine" / "model.py").read_text(encoding="utf-8")
-    assert "# TODO: torch still does what the kernel has no text for: flip." in text
     (report,) = tunebench.check(tmp_path / "mine", device="cpu")
     assert report.verdict.passed, str(report)
 
@@ -666,7 +584,7 @@ def test_a_process_of_its_own_says_nothing_but_what_it_has_written(tmp_path: Pat
 @pytest.mark.parametrize("block", slow_but(["pointwise", "rows"], ["conv", "linear", "pointwise", "rows"]))
 def test_a_sample_of_each_block_is_a_kernel(block: str, tmp_path: Path) -> None:
     made = tunebench.new(tmp_path / "sample", block=block)
-    assert (made.block.lower(), made.left) == (block, ())
+    assert made.block.lower() == block
     assert import_model(str(tmp_path / "sample")).kernel.name == "sample"
 
 
@@ -733,24 +651,13 @@ def test_what_is_larger_than_can_be_run_here_is_run_at_smaller_sizes(tmp_path: P
     assert made.block == "Pointwise" and made.checked.sizes is not None and made.checked.sizes["rows"] == 2048
 
 
-@pytest.mark.parametrize(
-    ("left_share", "reason"),
-    [(0.995, "a kernel of relu, exp alone would be 0.5% of the forward's time"), (0.98, ""), (None, "")],
-)
-def test_a_kernel_of_less_than_can_be_measured_is_not_written(
-    left_share: float | None, reason: str, tmp_path: Path
-) -> None:
-    core = drafted(problem(tmp_path, "return torch.exp(torch.relu(x @ x.t()))"))
-    assert make.why_nothing_is_gained(replace(core, done=("relu", "exp")), Checked(left_share=left_share)) == reason
-
-
 @pytest.mark.slow
 def test_passes_behind_a_convolution_are_drop_ins_in_both_modes(tmp_path: Path) -> None:
     made = "self.conv = nn.Conv2d(6, 8, 3, padding=1); self.bn = nn.BatchNorm2d(8)"
     forward = "return torch.amax(torch.softmax(self.bn(nn.functional.mish(self.conv(x)) * self.slope), 1), dim=(2, 3))"
     file = problem(tmp_path, forward, made, inputs="torch.randn(4, 6, 12, 10)")
     written = tunebench.new(tmp_path / "mine", problem=file)
-    assert (written.block, written.left) == ("Conv and passes", ())
+    assert written.block == "Conv and passes"
     # With some inputs in bfloat16 the largest error is just more than four times torch's, since values are so few.
     reports = tunebench.check(tmp_path / "mine", device="cpu", seed=3)
     assert len(reports) == 2

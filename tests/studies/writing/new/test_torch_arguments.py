@@ -132,7 +132,7 @@ class _Self:
 
 
 def _core(folder: Path, expression: str, layer: str = "nn.Identity()") -> Core | None:
-    """The kernel that has all of a forward; None where torch does some of it."""
+    """The block that has all of a forward; None where there is none."""
     file = folder / "problem.py"
     is_of_two = any(name in expression for name in (".max(", ".min(")) and "dim" in expression
     forward = f"return ({expression}){'[0]' if is_of_two else ''}"
@@ -141,7 +141,7 @@ def _core(folder: Path, expression: str, layer: str = "nn.Identity()") -> Core |
         cores = draft(trace(load_reference(file)), None).cores
     except Exception as error:  # noqa: BLE001 - such as a call that torch refuses without values
         pytest.fail(f"{expression}: {error}")
-    return next((core for core in cores if not core.left), None)
+    return next((core for core in cores if core.is_whole), None)
 
 
 FUNCTIONS = {
