@@ -1,0 +1,70 @@
+"""Blocks with passes and views around them, on CUDA. Skips without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tunebench.kernels.runtime.registry import load_model
+from tunebench.studies.writing.new.write_new import write_new
+from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.device import Device
+
+pytestmark = pytest.mark.gpu
+
+ALLOWED = {"float32": 1e-3, "bfloat16": 2e-2}
+FORWARDS = {
+    "a view in front": "torch.tanh(self.linear(x.flatten(1)))",
+    "passes on both sides": "torch.relu(self.conv(x.sin().transpose(2, 3))).cumsum(1)",
+    "channels-last images": "torch.relu(self.conv(x.sin().to(memory_format=torch.channels_last)))",
+}
+PROBLEM = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(channels, 32, 3), nn.Linear(channels * 144, 64)
+
+    def forward(self, x):
+        return {forward}
+
+
+batch_size = 4
+channels = 16
+
+
+def get_inputs():
+    return [torch.randn(batch_size, channels, 12, 12)]
+
+
+def get_init_inputs():
+    return [channels]
+"""
+
+
+@pytest.mark.parametrize("dtype", ALLOWED)
+@pytest.mark.parametrize("forward", FORWARDS.values(), ids=FORWARDS)
+def test_what_stands_around_a_block_is_right(cuda: Device, forward: str, dtype: str, tmp_path: Path) -> None:
+    problem = tmp_path / "problem.py"
+    problem.write_text(PROBLEM.format(forward=forward), encoding="utf-8")
+    made = write_new(tmp_path / "around", problem)
+    assert made.block.endswith(" and passes"), made
+    model = load_model(str(tmp_path / "around"))
+    reference = model.kernel.reference({"batch_size": 24}, dtype)
+    original, tuned = (reference.make_model(0, cuda.torch_device, *one) for one in ((), (model,)))
+    (x,) = reference.make_inputs(0, cuda.torch_device)
+    asked = tuned.problem(x)
+    assert asked is not None, tuned.reason
+    plan = build_plan(tuned.kernel, tuned.kernel.space.default_for(asked, cuda), asked, cuda, compiler_for(cuda))
+    model.make_ready(plan)
+    tuned.pin(plan)
+    with torch.no_grad():
+        wanted = original.double()(x.double())
+        difference = torch.linalg.vector_norm(tuned(x).double() - wanted) / torch.linalg.vector_norm(wanted)
+    assert difference < ALLOWED[dtype]
