@@ -20,6 +20,7 @@ from tunebench.studies.request.options import Declaration
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.files import read_text
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.battery import Depth
 from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.boundary.rounds import Batches, JudgeClock, TimedModel, Truths, calls_of_a_batch
@@ -36,7 +37,6 @@ from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.examine import examine, judge_state, reference_runs
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS
 from tunebench.tuner.gate.model import CallOptions, Model

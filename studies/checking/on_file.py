@@ -14,6 +14,7 @@ from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.submissions import TextFile
 from tunebench.studies.checking.telling import Teller, exemptions_of
 from tunebench.tuner.device import find_device
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.battery import Lane
 from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.boundary.inspection import watched
@@ -23,7 +24,6 @@ from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, reference_runs
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.sanitizer import why_unwatched
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.isolation import report

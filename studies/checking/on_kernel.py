@@ -20,10 +20,10 @@ from tunebench.tuner.compile.for_gpu import ARCHITECTURE
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.errors import CompilerMissingError, UserError
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, make_ready, model_made, reference_runs, refusals_kept
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused

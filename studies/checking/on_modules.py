@@ -17,11 +17,11 @@ from tunebench.studies.checking.report import CheckReport, Subject
 from tunebench.studies.checking.request import CheckRequest
 from tunebench.studies.checking.telling import Teller, exemptions_of
 from tunebench.tuner.device import device_of
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, reference_runs
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.refusal import Claim, Refusal
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from tunebench.studies.request.options import Declaration
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.battery import claim_of, loss_of
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.manner import Manner
 from tunebench.tuner.gate.refusal import Question, Refusal, Reproduction
 from tunebench.tuner.gate.reproduction import reproduce

@@ -64,8 +64,8 @@ class Probe:
     def run(self, number: int, inputs: list[torch.Tensor]) -> torch.Tensor:
         """Run a region of a product by Inductor's own code, and note the times.
 
-        It is the code of the default mode: max-autotune's search would build dozens of kernels for each region, and which
-        regions take longest can be told without it. A region's study compares its kernel with what that search finds.
+        It is the code of the default mode: max-autotune's search would build dozens of kernels for each region, and
+        which regions take longest can be told without it. A region's study has that search in its comparison.
         """
         region = self.regions[number]
         if region.key not in self._compiled:

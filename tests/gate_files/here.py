@@ -21,11 +21,11 @@ import torch._dynamo  # noqa: F401 - once for all forks
 from tests.gate_files.entry import GateFile
 from tests.tuner.gate.in_process import CPU, ModuleContender
 
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.battery import claim_of
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.harness import Answers, Harness
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.refusal import Claim
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.stages.call_sequences import (

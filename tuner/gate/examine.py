@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tunebench.tuner.errors import CompileError, KernelFolderError
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.battery import DEATH_AS_DROP_IN, Depth, Lane, claim_of, run_battery
 from tunebench.tuner.gate.boundary.sandbox import ReferenceSandboxError, RemoteContender, RemoteSource, SandboxError
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.faults import FAILURES, require_models_own
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.quick import QuickGate
 from tunebench.tuner.gate.refusal import Claim

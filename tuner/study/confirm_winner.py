@@ -18,6 +18,7 @@ import torch
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError, WorkerError
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.boundary.sandbox import (
     ReferenceSandboxError,
     RemoteContender,
@@ -32,7 +33,6 @@ from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.examine import examine, refusals_kept
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.oracle import consult_reference
 from tunebench.tuner.gate.process_state import Watch
 from tunebench.tuner.gate.sources import Sizes, Source, capped, divided

@@ -24,10 +24,11 @@ from tunebench.tuner.errors import (
     TunebenchError,
     UserError,
 )
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers, Harness
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.launches import ShapeRecorder
 from tunebench.tuner.gate.memory import synchronise
 from tunebench.tuner.gate.model import Model

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.battery import STEPS, Depth
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.draw import FIXED, Draw
 from tunebench.tuner.gate.examine import examine
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers, Harness
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.memory import PoisonedAllocations
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.sources import Source

@@ -13,10 +13,10 @@ from tests.gate_files.references import SCALE
 from torch import nn
 
 import tunebench
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.battery import STEPS, Depth, Lane, run_battery
 from tunebench.tuner.gate.contender import Contender
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.isolation import IsolationError

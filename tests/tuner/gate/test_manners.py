@@ -10,10 +10,11 @@ from in_process import CPU, ModuleContender
 from tests.gate_files import FILES
 from tests.gate_files.entry import GateFile
 
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.battery import STEPS
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.gate.harness import Answers, Harness
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.kernel import Mode

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tunebench.tuner.gate.harness import Answers
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import load_reference

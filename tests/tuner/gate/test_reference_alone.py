@@ -9,11 +9,11 @@ from in_process import CPU, stages_of
 from torch import nn
 
 from tunebench.tuner.errors import InternalError, KernelFolderError
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.comparison import scale_of
 from tunebench.tuner.gate.examine import refusals_kept
 from tunebench.tuner.gate.faults import require_models_own
 from tunebench.tuner.gate.gradients import Backward
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.memory import has_elements_of
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.options import values_for

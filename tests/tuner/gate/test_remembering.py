@@ -10,10 +10,10 @@ import torch
 from tests.gate_files.entry import problem
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.boundary.remembering import Remembering
 from tunebench.tuner.gate.boundary.sandbox import RemoteModel, RemoteSource
 from tunebench.tuner.gate.boundary.spec import Files
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.kernel import Mode
 

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from tunebench.tuner.device import Device, DeviceKind, host_memory_bytes
+from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.boundary.batched_calls import elements_at, scaled
 from tunebench.tuner.gate.boundary.sandbox import RemoteCalls, RemoteModel, Sandbox, SandboxError
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.faults import FAILURES, ReferenceRefusal
-from tunebench.tuner.gate.harness import Answers
 from tunebench.tuner.gate.judge import judge_structure, judge_values
 from tunebench.tuner.gate.memory import SENTINELS, same_bits
 from tunebench.tuner.gate.oracle import ask

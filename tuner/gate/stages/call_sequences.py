@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.answers import Pair
 from tunebench.tuner.gate.changes import place_of
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS, hold_together, is_integer
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.harness import Harness, Pair
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.memory import all_equal, checksums, same_bits, synchronise
 from tunebench.tuner.gate.model import Answer, CallOptions
 from tunebench.tuner.gate.questions import LEAK_BYTES

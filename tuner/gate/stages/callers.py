@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.answers import Pair
 from tunebench.tuner.gate.changes import HOOKS
 from tunebench.tuner.gate.comparison import compare, norm_of, real, relative_norm, scale_of
 from tunebench.tuner.gate.distributions import DISTRIBUTIONS
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.gradients import OUTPUT, Backward, Gradients, Incoming, Trained
-from tunebench.tuner.gate.harness import Harness, Pair
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.judge import require_buffers
 from tunebench.tuner.gate.manner import Recording
 from tunebench.tuner.gate.model import CallOptions, Model

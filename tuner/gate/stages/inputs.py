@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.answers import Pair
 from tunebench.tuner.gate.distributions import (
     DISTRIBUTIONS,
     NON_FINITE,
@@ -18,7 +19,7 @@ from tunebench.tuner.gate.distributions import (
     zeros_among,
 )
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.harness import Harness, Pair
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.stage_log import StageRefused
 

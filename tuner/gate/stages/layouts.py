@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.answers import Pair
 from tunebench.tuner.gate.changes import CHANNELS_LAST, CHANNELS_LAST_LAYOUTS, MISALIGN
-from tunebench.tuner.gate.harness import Harness, Pair
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.values import mapped
 
 Layout = Callable[[torch.Tensor], torch.Tensor | None]

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.answers import Pair
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.harness import Harness, Pair
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.model import CallOptions, Model
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.users_code import described

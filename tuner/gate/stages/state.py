@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from tunebench.tuner.gate.answers import Pair
 from tunebench.tuner.gate.changes import STATISTICS_CHANGES, UNCOUNTED, WEIGHT_CHANGES
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.harness import Harness, Pair
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.model import CallOptions
 from tunebench.tuner.gate.questions import Setting
 from tunebench.tuner.gate.stage_log import StageRefused
