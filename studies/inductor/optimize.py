@@ -26,7 +26,7 @@ from tunebench.studies.writing.new.write import model_text
 from tunebench.tuner.errors import TunebenchError, first_line
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.result import Decision, Ratio
-from tunebench.tuner.study.study import Ending
+from tunebench.tuner.study.outcome import Ending
 
 LEAST_SECONDS = 40.0
 """Least seconds of a region, its comparison with Inductor's own code included."""

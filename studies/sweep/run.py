@@ -25,7 +25,7 @@ from tunebench.studies.writing.ship import RangeTest, Shipment, ship
 from tunebench.tuner.device import Device
 from tunebench.tuner.errors import DatabaseError, DiskFullError, TunebenchError, UserError, WorkerError
 from tunebench.tuner.kernel import Kernel
-from tunebench.tuner.study.study import Ending, Outcome, Progress
+from tunebench.tuner.study.outcome import Ending, Outcome, Progress
 
 _MOST_LOSSES = 3
 """Number of studies in a row that a lane's workers do not survive before its devices count as lost."""

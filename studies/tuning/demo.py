@@ -10,7 +10,7 @@ from tunebench.db.entries.entry import Entry, RecordedTrial
 from tunebench.db.exchange.formats import format_named
 from tunebench.db.exchange.reading import read_entries
 from tunebench.studies.tuning.tune import Announcement, Reporter
-from tunebench.tuner.study.study import Progress
+from tunebench.tuner.study.outcome import Progress
 
 RECORDED = Path(__file__).parents[1] / "files" / "demo.jsonl.gz"
 """Every configuration of gemm_scale_bn, frozen, as an H200 measured them."""

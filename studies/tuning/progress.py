@@ -18,7 +18,7 @@ from tunebench.studies.display.terminal import printable
 if TYPE_CHECKING:  # The first line is on the screen before torch is imported.
     from tunebench.studies.tuning.tune import Announcement
     from tunebench.tuner.problem import Problem
-    from tunebench.tuner.study.study import Progress
+    from tunebench.tuner.study.outcome import Progress
 
 _SECONDS_BETWEEN_LINES = 5.0
 _MOST_KINDS = 8

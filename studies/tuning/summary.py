@@ -20,7 +20,7 @@ from tunebench.tuner.problem import briefly
 from tunebench.tuner.result import Baseline, Comparison, TrialStatus
 from tunebench.tuner.settings import described
 from tunebench.tuner.study.account import Spent
-from tunebench.tuner.study.study import Ending
+from tunebench.tuner.study.outcome import Ending
 
 _SHORTEST = 0.005
 """Phases of fewer seconds are not printed."""

@@ -37,7 +37,8 @@ from tunebench.tuner.study.account import Account, Activity, Spent
 from tunebench.tuner.study.confirm_winner import MOST_BYTES, ConfirmWinner
 from tunebench.tuner.study.executor import Executor
 from tunebench.tuner.study.history import StudyDescription
-from tunebench.tuner.study.study import Budget, Ending, Outcome, Progress, StudyRun
+from tunebench.tuner.study.outcome import Budget, Ending, Outcome, Progress
+from tunebench.tuner.study.study import StudyRun
 
 NAMED = "named by the study"
 OWN = "named by the kernel"

@@ -40,7 +40,8 @@ from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.space import SearchSpace, Tunable
 from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits
 from tunebench.tuner.study.executor import LocalExecutor
-from tunebench.tuner.study.study import Budget, Progress, StudyRun
+from tunebench.tuner.study.outcome import Budget, Progress
+from tunebench.tuner.study.study import StudyRun
 
 VALUES = tuple(range(1, 17))
 GPU = any_gpu("sm_90")

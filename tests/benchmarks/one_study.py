@@ -34,7 +34,8 @@ from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
 from tunebench.tuner.study.executor import LocalExecutor
-from tunebench.tuner.study.study import Budget, StudyRun
+from tunebench.tuner.study.outcome import Budget
+from tunebench.tuner.study.study import StudyRun
 
 
 class Waiting(TableEvaluator):

@@ -39,7 +39,8 @@ from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.space import SearchSpace, Tunable, ValidSpace
 from tunebench.tuner.study.evaluate import NOBODY, Leaders
 from tunebench.tuner.study.executor import LocalExecutor
-from tunebench.tuner.study.study import Budget, Progress, StudyRun
+from tunebench.tuner.study.outcome import Budget, Progress
+from tunebench.tuner.study.study import StudyRun
 
 _NEW = 5
 _BATCH = 2000

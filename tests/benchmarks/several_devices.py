@@ -44,7 +44,7 @@ from tunebench.studies.tuning.resolved import Resolved, resolve
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.tune import Announcement, tune
 from tunebench.tuner.compile.building import BuildQueue
-from tunebench.tuner.study.study import Progress
+from tunebench.tuner.study.outcome import Progress
 
 _WITHIN = 0.01
 _LINES_SECONDS = 5.0

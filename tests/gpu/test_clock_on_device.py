@@ -18,7 +18,8 @@ from tunebench.tuner.result import Decision
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.executor import LocalExecutor
-from tunebench.tuner.study.study import Budget, StudyRun
+from tunebench.tuner.study.outcome import Budget
+from tunebench.tuner.study.study import StudyRun
 from tunebench.tuner.timing.conditions import read_conditions
 from tunebench.tuner.timing.confirm import confirm, tells
 from tunebench.tuner.timing.measure import Control, CudaClock, CudaGraphClock, clocks_for, measure_steadily, pick_clock

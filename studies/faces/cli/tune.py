@@ -123,7 +123,7 @@ def run_and_print(
     from tunebench.studies.tuning.tune import tune as run_studies
     from tunebench.tuner.errors import UserError
     from tunebench.tuner.study.account import seconds_of_process
-    from tunebench.tuner.study.study import Ending
+    from tunebench.tuner.study.outcome import Ending
 
     reports: list[StudyReport] = []
     with open_database(db) as database, display:

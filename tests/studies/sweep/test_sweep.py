@@ -32,7 +32,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.study.study import Progress
+from tunebench.tuner.study.outcome import Progress
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -8,7 +8,7 @@ from command_line import CommandLine
 
 from tunebench.studies.tuning.demo import play, recorded_study
 from tunebench.studies.tuning.tune import Announcement
-from tunebench.tuner.study.study import Progress
+from tunebench.tuner.study.outcome import Progress
 
 
 def test_a_recorded_study_plays_in_the_time_it_is_given() -> None:

@@ -19,7 +19,7 @@ from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.summary import print_reports
 from tunebench.studies.tuning.tune import Announcement, tune
-from tunebench.tuner.study.study import Phase, Progress
+from tunebench.tuner.study.outcome import Phase, Progress
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 

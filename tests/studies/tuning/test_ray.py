@@ -17,7 +17,7 @@ from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.tune import Announcement, tune
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.study.study import Ending, Progress
+from tunebench.tuner.study.outcome import Ending, Progress
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 

@@ -20,7 +20,7 @@ from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.tune import Announcement, Reporter, StudyReport, tune
 from tunebench.tuner.device import Device, DeviceKind, find_device, require_one_model
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.study.study import Ending, Progress
+from tunebench.tuner.study.outcome import Ending, Progress
 
 pytestmark = [
     pytest.mark.usefixtures("short_studies"),

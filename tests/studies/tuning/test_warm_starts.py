@@ -28,7 +28,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.study.study import Ending
+from tunebench.tuner.study.outcome import Ending
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 

@@ -37,7 +37,8 @@ from tunebench.tuner.result import Stage, TrialStatus, Verdict
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
 from tunebench.tuner.study.executor import LocalExecutor
-from tunebench.tuner.study.study import Budget, StudyRun
+from tunebench.tuner.study.outcome import Budget
+from tunebench.tuner.study.study import StudyRun
 
 CPU = find_device("cpu")
 ROOT = Path(__file__).parents[3]

@@ -21,7 +21,8 @@ from tunebench.tuner.result import TrialResult
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.study.evaluate import NOBODY, Leaders
 from tunebench.tuner.study.executor import LocalExecutor
-from tunebench.tuner.study.study import Budget, StudyRun
+from tunebench.tuner.study.outcome import Budget
+from tunebench.tuner.study.study import StudyRun
 
 pytestmark = pytest.mark.usefixtures("short_studies")
 

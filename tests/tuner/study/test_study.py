@@ -33,8 +33,9 @@ from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits, LocalEvaluator, Subject
 from tunebench.tuner.study.executor import LocalExecutor
+from tunebench.tuner.study.outcome import Budget, Ending, Outcome, Phase, Progress
 from tunebench.tuner.study.plan import SLACK_SECONDS
-from tunebench.tuner.study.study import Budget, Ending, Outcome, Phase, Progress, StudyRun
+from tunebench.tuner.study.study import StudyRun
 
 CPU = find_device("cpu")
 PROBLEM = Problem({"n": 2112})
