@@ -14,7 +14,7 @@ SHOWN = {
     "autotune": "the best: BLOCK=",
     "load_inline": "torch.Size([10000])",
     "submission": "with the maximum subtracted it is right for the problem",
-    "transformer": "made of the block Pointwise with nothing left to torch",
+    "transformer": "made of the block Pointwise\n",
     "results": "tunable_block_size",
     "regression": "the pull request FAILS",
 }

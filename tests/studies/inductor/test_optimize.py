@@ -123,6 +123,21 @@ def test_regions_are_tuned_and_told(run: CommandLine, tmp_path: Path, monkeypatc
     assert study.kernel in done.out and study.trials > 0
 
 
+SLOW = """
+import time
+
+own = ModelNew.tuned_forward
+
+
+def after_a_while(*given):
+    time.sleep(0.02)
+    return own(*given)
+
+
+ModelNew.tuned_forward = after_a_while
+"""
+
+
 @pytest.mark.slow
 def test_what_was_tuned_is_not_tuned_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "model.py"
@@ -131,14 +146,16 @@ def test_what_was_tuned_is_not_tuned_again(tmp_path: Path, capsys: pytest.Captur
     model, given = reference.make_model(0, torch.device("cpu")).eval(), reference.make_inputs(0, torch.device("cpu"))
     with torch.no_grad():
         (found,) = find_regions(model, given)
-        module.write_kernel(found, regions_folder() / found.region.name)
+        module.write_kernel(found, folder := regions_folder() / found.region.name)
+        with (folder / "model.py").open("a", encoding="utf-8") as text:
+            text.write(SLOW)
         record(found.region, Ratio(1.25, 1.2, 1.3, 40, 0.99))
         compiled, codes = run_and_get_code(lambda: tunebench.optimize(model, *given, mode="reduce-overhead")(*given))
         torch.testing.assert_close(compiled, model(*given))
     assert any("tunebench_inductor.region" in code for code in codes)  # the first is of the model as Inductor runs it
     told = capsys.readouterr().out
     assert "1.250× [1.200, 1.300] faster" in told
-    # A kernel that was said to be faster, and whose call costs this model more than all of its own code.
+    # A kernel that was said to be faster, and that costs this model more than all of its own code.
     assert "the whole model: 0." in told and "slower than by Inductor's own code, which is what" in told
     assert "tunebench_inductor.region" not in codes[-1]
     with open_database(read_only=True) as database:
