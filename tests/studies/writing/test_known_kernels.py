@@ -25,7 +25,7 @@ BLOCKS = {"linear": "Linear", "linear_rows": "Linear", "rows": "Rows", "pointwis
 BLOCKS |= {"product": "Linear", "plain_convolution": "Conv"}
 
 
-@pytest.mark.parametrize("problem", slow_but(WRITTEN[::48], WRITTEN), ids=lambda one: one.name)
+@pytest.mark.parametrize("problem", slow_but(WRITTEN[::48], WRITTEN[::3]), ids=lambda one: one.name)
 def test_new_writes_a_few_lines_that_tell_problems_apart(problem: BenchProblem, tmp_path: Path) -> None:
     made = problem.write(tmp_path)
     if problem.name == "level1_100_hinge_loss":
