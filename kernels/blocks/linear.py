@@ -441,7 +441,8 @@ class Linear(Block):
 
     def trained_forwards(self, plan: Plan) -> list[Callable[..., torch.Tensor]]:
         """Return the reference's forward with its layer's products, or the function behind it too, by kernels."""
-        is_all = not (self.reduces_rows or self.batch_norm_at or self.triangle) and self.finish == "value"
+        others = self.reduces_rows or self.batch_norm_at or self.triangle or self.passes
+        is_all = not others and self.finish == "value"
         ways = plan.once(trained_plans, self.function if is_all else "", self.used)
         return [partial(self._trained_forward, plans) for plans in ways]
 

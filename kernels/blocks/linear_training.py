@@ -115,8 +115,8 @@ def trained_plans(plan: Plan, function: str, used: tuple[Operand, ...]) -> tuple
     try:
         if plan["product"] in ("fused", "parts") and plan.problem.dtype == "float32":
             begun[:3] = _products(plan)
-        derivative = derivative_of(function)
-        if derivative is not None and function != "value" and all(one.kind is Kind.SCALAR for one in used):
+        derivative = derivative_of(function) if function not in ("", "value") else None
+        if derivative is not None and all(one.kind is Kind.SCALAR for one in used):
             begun[3] = _pass(plan, function, used)
             begun[4] = _slope(plan, derivative, used)
         made = [None if one is None else one.plan(plan) for one in begun]

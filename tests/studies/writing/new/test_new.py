@@ -651,6 +651,23 @@ def test_what_is_larger_than_can_be_run_here_is_run_at_smaller_sizes(tmp_path: P
     assert made.block == "Pointwise" and made.checked.sizes is not None and made.checked.sizes["rows"] == 2048
 
 
+AROUND_A_LAYER = {
+    "a view in front": ("torch.tanh(self.fc(x.flatten(1)))", "rows, 24, 1", "Linear and passes"),
+    "passes in front": ("torch.tanh(self.fc(x.sin()))", "rows, 24", "Linear and passes"),
+    "passes behind": ("torch.tanh(self.fc(x)).cumsum(1)", "rows, 24", "Linear and passes"),
+    "rows behind": ("torch.softmax(self.fc(x), 1)", "rows, 24", "Linear"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("forward", "sizes", "block"), AROUND_A_LAYER.values(), ids=AROUND_A_LAYER)
+def test_what_stands_around_a_layer_is_trained_with_it(forward: str, sizes: str, block: str, tmp_path: Path) -> None:
+    file = problem(tmp_path, f"return {forward}", "self.fc = nn.Linear(24, 8)", inputs=f"torch.randn({sizes})")
+    assert tunebench.new(tmp_path / "mine", problem=file).block == block
+    (report,) = tunebench.check(tmp_path / "mine", device="cpu", modes=("eval",), seed=3)
+    assert report.verdict.passed, str(report)
+
+
 @pytest.mark.slow
 def test_passes_behind_a_convolution_are_drop_ins_in_both_modes(tmp_path: Path) -> None:
     made = "self.conv = nn.Conv2d(6, 8, 3, padding=1); self.bn = nn.BatchNorm2d(8)"
