@@ -274,6 +274,11 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, int | float | str) or value is None
 
 
+def is_same(value: object, number: object) -> bool:
+    """Whether an argument of a call is the number, or the None, that passes were written for."""
+    return type(value) is type(number) and value == number
+
+
 def changed(model: nn.Module, numbers: Mapping[str, object]) -> str:
     """Return the path of an attribute that is not what passes were written for; empty where there is none."""
     found = numbers_of(model)

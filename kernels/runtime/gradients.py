@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from torch.autograd.graph import _engine_run_backward
+from torch.utils._pytree import tree_map_only
 
 from tunebench.kernels.runtime.ordinary import held
 
@@ -67,7 +68,7 @@ class _Node(torch.autograd.Function):
         for place in call.moved:
             buffers[place] = call.buffers[place].detach().clone()
         before = [*map(_version_of, call.counted)]
-        result = call.run(*inputs)
+        result = _as_plain(call.run(*inputs), tensors)
         if before != [*map(_version_of, call.counted)]:
             # Of what the forward itself writes, the rest decides no result (running statistics in train mode). A change
             # of what it does not write, before the backward, is an error, as it is with the reference.
@@ -105,6 +106,17 @@ class _Node(torch.autograd.Function):
 
         tensors, higher = saved[: len(needed)], torch.is_grad_enabled()
         return (None, None, *differentiate(run, tensors, needed, gradients, higher=higher, autocast=call.autocast))
+
+
+def _as_plain(result: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """Return a result without its being a view of a tensor that is none of these.
+
+    Autograd refuses that a view which a node made is changed in place; what the reference makes may be.
+    """
+    if not isinstance(result, torch.Tensor):
+        return tree_map_only(torch.Tensor, lambda one: _as_plain(one, tensors), result)
+    base = result._base
+    return result if base is None or any(base is one or base is one._base for one in tensors) else result.data
 
 
 # `_Node.apply` without what it does for functorch's sake, under which no kernel runs.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,8 +44,6 @@ class ModelNew(TunedModule, Model):
     )
 
     def problem(self, {taken}) -> Problem | None:
-        if path := loops.changed(self, NUMBERS):
-            return self.unserved(f"'{{path}}' is another than the passes were written for")
 {checks}
         return super().problem({passed})
 
@@ -70,11 +69,14 @@ class Written:
     source: str
 
 
-def write(name: str, model: nn.Module, inputs: Mapping[str, Any], source: str) -> Written:
+def write(
+    name: str, model: nn.Module, inputs: Mapping[str, Any], source: str, defaults: Mapping[str, Any] | None = None
+) -> Written:
     """Write a model's passes.
 
     Args:
         inputs: by the names of `forward`'s arguments; fake tensors will do, as for the model's own.
+        defaults: of those of them that have one.
         source: what the model is from.
 
     Raises:
@@ -82,7 +84,7 @@ def write(name: str, model: nn.Module, inputs: Mapping[str, Any], source: str) -
     """
     if "plan" in inputs:
         raise UnloweredError("the argument 'plan', whose name means something else in it")
-    return _written(name, model, inputs, source, _programs(model.train, inputs))
+    return _written(name, model, inputs, defaults, source, _programs(model.train, inputs))
 
 
 def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) -> dict[str, Program]:
@@ -112,7 +114,7 @@ class PassesAround:
         attributes: lines of the class.
         problem: the body of its method `problem`, in which `{given}` are the arguments that the block takes.
         given: the name of what the block is given.
-        front: the statements that make it; nothing where it is an argument.
+        front: the statements in front of the block's own forward: those that make it, where it is no argument.
         after: the statements behind the block's own forward, by which the value is `value`; nothing where it is the
             result.
         ready: the lines of a method that builds the products between the passes, if there are any.
@@ -155,17 +157,16 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
     head = [*space, "", *_numbers(traced.model)]
     told = f"sizes={_listed(sizes)}" + (f", modes={_listed(modes)}" if len(modes) > 1 else "")
     checks = dict.fromkeys(
-        [*([_checks({"": front}, ("eval",))] if front else []), _checks(programs, modes or ["eval"])]
+        [*([tuple(_checks({"": front}, ("eval",)))] if front else []), tuple(_checks(programs, modes or ["eval"]))]
     )
     tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
     problem = [
-        "if path := loops.changed(self, NUMBERS):",
-        "    return self.unserved(f\"'{path}' is another than the passes were written for\")",
+        *_checks_of_numbers(inputs),
         f"if not {tensors[0]}.is_contiguous():"
         if len(tensors) == 1
         else f"if not ({' and '.join(f'{name}.is_contiguous()' for name in tensors)}):",
         '    return self.unserved("the passes are for contiguous tensors")',
-        *(line.removeprefix(" " * 8) for text in checks for line in text.split("\n") if line),
+        *(line for lines in checks for line in lines),
     ]
     places = {size: place for program in every for size, place in program.sizes.items()}
     named = ", ".join(f"{size}={argument}.shape[{at}]" for size, (argument, at) in places.items())
@@ -178,7 +179,7 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
         (f"passes = blocks.Passes(SPACE, {told})",),
         tuple(problem),
         before,
-        tuple(_made_by(front, before)) if front else (),
+        (*_numbers_served(inputs), *(_made_by(front, before) if front else ())),
         tuple(_body(programs)) if last else (),
         tuple(_ready(every)),
         source_of(every, is_alone=False),
@@ -259,7 +260,12 @@ def _part(traced: Traced, training: bool, *, mark: str = "", end: str = "", is_l
 
 
 def _written(
-    name: str, model: nn.Module, inputs: Mapping[str, Any], source: str, programs: Mapping[str, Program]
+    name: str,
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    defaults: Mapping[str, Any] | None,
+    source: str,
+    programs: Mapping[str, Program],
 ) -> Written:
     passes = [one for program in programs.values() for one in program.passes]
     if not passes:
@@ -291,13 +297,11 @@ def _written(
         parts="\n".join(f"    {one}" for one in parts),
         numbers="\n".join(_numbers(model)),
         declared="\n".join(f"        {one}" for one in declared),
-        taken=", ".join(
-            f"{key}: {'torch.Tensor' if isinstance(value, torch.Tensor) else 'float'}" for key, value in inputs.items()
-        ),
+        taken=taken_text([*inputs], [*inputs.values()], defaults or {}),
         passed=", ".join(inputs),
-        checks=_checks(programs, modes),
+        checks="\n".join(f"        {one}" for one in (*_checks_of_numbers(inputs), *_checks(programs, modes))),
         returns=next(iter(programs.values())).returns,
-        body="\n".join(f"        {one}" for one in body),
+        body="\n".join(f"        {one}" for one in (*_numbers_served(inputs), *body)),
         ready="".join(f"\n    {one}" for one in ("", *ready) if ready).replace("\n    \n", "\n\n", 1),
     )
     return Written(text, texts)
@@ -338,7 +342,40 @@ def _parts(passes: Sequence[Pass], programs: Sequence[Program], is_alone: bool) 
     return lines
 
 
-def _checks(programs: Mapping[str, Program], modes: Sequence[str]) -> str:
+def taken_text(names: Sequence[str], inputs: Sequence[Any], defaults: Mapping[str, Any]) -> str:
+    """Return the arguments of `forward`, as a method's definition lists them."""
+    types = ["torch.Tensor" if isinstance(value, torch.Tensor) else "float" for value in inputs]
+    types = [*types, *(["object"] * len(names))][: len(names)]  # what get_inputs() leaves out
+    given = [f" = {defaults[name]!r}" if name in defaults else "" for name in names]
+    return ", ".join(f"{name}: {kind}{default}" for name, kind, default in zip(names, types, given, strict=True))
+
+
+def _numbers_served(inputs: Mapping[str, Any]) -> list[str]:
+    """Return the statements in front of passes that leave calls with other numbers to the reference.
+
+    Calls that differ in a floating-point number alone are served alike, without another look at `problem`.
+    """
+    floats = [f"loops.is_same({key}, {_number(value)})" for key, value in inputs.items() if isinstance(value, float)]
+    if not floats:
+        return []
+    return [f"if not ({' and '.join(floats)}):", f"    return self.reference_forward({', '.join(inputs)})"]
+
+
+def _checks_of_numbers(inputs: Mapping[str, Any]) -> Iterator[str]:
+    """The statements that leave to the reference what has other numbers than the passes were written for."""
+    yield "if path := loops.changed(self, NUMBERS):"
+    yield "    return self.unserved(f\"'{path}' is another than the passes were written for\")"
+    for key, value in inputs.items():
+        if value is None or isinstance(value, int | float):
+            yield f"if not loops.is_same({key}, {_number(value)}):"
+            yield f'    return self.unserved("the passes are for {key}={value!r}")'
+
+
+def _number(value: float | None) -> str:
+    return repr(value) if value is None or math.isfinite(value) else f'float("{value}")'
+
+
+def _checks(programs: Mapping[str, Program], modes: Sequence[str]) -> list[str]:
     """The statements that leave to the reference what the passes are not for."""
     lines = []
     if len(programs) == 1 and "" not in programs:
@@ -356,7 +393,7 @@ def _checks(programs: Mapping[str, Program], modes: Sequence[str]) -> str:
             lines += [f"if {'' if mode == 'train' else 'not '}self.training:", *(f"    {one}" for one in own)]
         else:
             lines += own
-    return "\n".join(f"        {one}" for one in lines)
+    return lines
 
 
 def _sizes(program: Program, text: str) -> list[str]:

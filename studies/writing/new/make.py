@@ -89,9 +89,10 @@ def _of_block(traced: Traced, core: Core, source: str, name: str) -> _Draft:
 
 
 def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
-    if len(traced.inputs) != len(traced.names) or traced.defaults:
+    if len(traced.inputs) != len(traced.names):
         raise UnloweredError("another number of arguments than get_inputs() gives")
-    written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)
+    inputs = dict(zip(traced.names, traced.inputs, strict=True))
+    written = write(name, traced.model, inputs, source, traced.defaults)
     rewrite = partial(_rewritten, lambda other: _of_passes(other, source, name))
     return _Draft({"model.py": written.model, f"{name}.cu": written.source}, PASSES, rewrite=rewrite)
 

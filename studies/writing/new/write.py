@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from textwrap import wrap
 
-import torch
-
 from tunebench.studies.writing.loops.lower import GIVEN
-from tunebench.studies.writing.loops.write import PassesAround, plain_text
+from tunebench.studies.writing.loops.write import PassesAround, plain_text, taken_text
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.trace import Traced
 from tunebench.studies.writing.new.values import Computed
@@ -58,7 +56,12 @@ def texts_by_hand(name: str, traced: Traced, reason: str, source: str) -> dict[s
         source: what it was made from.
     """
     why = wrap(f"Made from {source} by `tunebench new`, which has no kernel for it: {reason}.", 110)
-    model = _BY_HAND.format(name=name, why="\n".join(why), taken=_taken(traced), plan=traced.free("plan"))
+    model = _BY_HAND.format(
+        name=name,
+        why="\n".join(why),
+        taken=taken_text(traced.names, traced.inputs, traced.defaults),
+        plan=traced.free("plan"),
+    )
     return {"model.py": model, f"{name}.cu": _SOURCE.format(name=name)}
 
 
@@ -113,18 +116,10 @@ def _unwrapped(expression: str) -> str:
     return expression
 
 
-def _taken(traced: Traced) -> str:
-    """The arguments of `forward`, as a method's definition lists them."""
-    types = ["torch.Tensor" if isinstance(value, torch.Tensor) else "float" for value in traced.inputs]
-    types = [*types, *(["object"] * len(traced.names))][: len(traced.names)]  # what get_inputs() leaves out
-    defaults = [f" = {traced.defaults[name]!r}" if name in traced.defaults else "" for name in traced.names]
-    arguments = zip(traced.names, types, defaults, strict=True)
-    return ", ".join(f"{name}: {kind}{default}" for name, kind, default in arguments)
-
-
 def _methods(traced: Traced, core: Core, around: PassesAround | None) -> list[str]:
     """Return the methods of a block with passes around it, or that does not read all of its arguments."""
-    names, taken, plan = list(traced.names), _taken(traced), traced.free("plan")
+    names, plan = list(traced.names), traced.free("plan")
+    taken = taken_text(names, traced.inputs, traced.defaults)
     read = [name for name in names[1:] if core.reads(name)]
     given = ", ".join([around.given if around is not None and core.given else names[0], *read])
     problem, front, made = [f"return super().problem({given})"], [], f"super().tuned_forward({plan}, {given})"

@@ -22,6 +22,9 @@ from tunebench.studies.writing.new.draft import draft
 from tunebench.studies.writing.new.reduce import Reduced
 from tunebench.studies.writing.new.trace import trace
 from tunebench.studies.writing.new.values import Computed
+from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.device import find_device
 from tunebench.tuner.reference import load_reference
 
 MODEL = """
@@ -656,6 +659,11 @@ AROUND_A_LAYER = {
     "passes in front": ("torch.tanh(self.fc(x.sin()))", "rows, 24", "Linear and passes"),
     "passes behind": ("torch.tanh(self.fc(x)).cumsum(1)", "rows, 24", "Linear and passes"),
     "rows behind": ("torch.softmax(self.fc(x), 1)", "rows, 24", "Linear"),
+    "a view of passes": (
+        "self.fc(x).unsqueeze(1).transpose(0, 1).softmax(0).transpose(0, 1)",
+        "rows, 24",
+        "Linear and passes",
+    ),
 }
 
 
@@ -666,6 +674,35 @@ def test_what_stands_around_a_layer_is_trained_with_it(forward: str, sizes: str,
     assert tunebench.new(tmp_path / "mine", problem=file).block == block
     (report,) = tunebench.check(tmp_path / "mine", device="cpu", modes=("eval",), seed=3)
     assert report.verdict.passed, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("forward", "block"),
+    [("(x * k).cumsum(-1)", "Passes"), ("(torch.relu(self.fc(x)) * k).cumsum(-1)", "Linear and passes")],
+    ids=["passes", "passes behind a layer"],
+)
+@pytest.mark.parametrize("arguments", ["x, k", "x, k=2.0"], ids=["given", "by default"])
+def test_passes_serve_the_numbers_that_they_were_written_for(
+    forward: str, block: str, arguments: str, tmp_path: Path
+) -> None:
+    inputs = "torch.randn(rows, 24)" + (", 2.0" if arguments == "x, k" else "")
+    file = problem(tmp_path, f"return {forward}", "self.fc = nn.Linear(24, 8)", arguments, inputs)
+    assert tunebench.new(tmp_path / "mine", problem=file).block == block
+    model, x = import_model(str(tmp_path / "mine"))(0.25).eval(), torch.randn(6, 24)
+    pinned(model, x, 2.0)
+    with torch.no_grad():
+        for numbers in ((2.0,), (3.0,), (2.0,), (2,), ()):
+            if numbers or arguments != "x, k":
+                torch.testing.assert_close(model(x, *numbers), model.reference_forward(x, *numbers))
+    assert model.problem(x, 3.0) is None and model.reason == "the passes are for k=2.0"
+
+
+def pinned(model: Any, *inputs: Any) -> None:
+    """Have a model served by its default configuration."""
+    served, device = model.problem(*inputs), find_device("cpu")
+    configuration = model.kernel.space.default_for(served, device)
+    model.pin(build_plan(model.kernel, configuration, served, device, compiler_for(device)))
 
 
 @pytest.mark.slow
