@@ -112,7 +112,7 @@ def space(*parts: _Part) -> SearchSpace:
     return SearchSpace(tuple(tunables.values()), tuple(one for part in parts for one in part[1]))
 
 
-def sized(model: TunedModule, problem: Problem | None, *, is_read: bool = False, **sizes: int) -> Problem | None:
+def sized(model: TunedModule, problem: Problem | None, *, is_read: bool = True, **sizes: int) -> Problem | None:
     """Return a block's problem with sizes that are constants of the passes around it.
 
     None, with a reason, where passes read the block's output, and that is not contiguous, as a convolution's is for

@@ -172,7 +172,7 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
     named = ", ".join(f"{size}={argument}.shape[{at}]" for size, (argument, at) in places.items())
     if front:
         problem += [*_sizes(front, front.result), f"{before} = {front.result}"]
-    behind = ", is_read=True" if last else ""
+    behind = "" if last else ", is_read=False"
     problem.append(f"return loops.sized(self, super().problem({{given}}){behind}, {named})")
     return PassesAround(
         tuple(head),
