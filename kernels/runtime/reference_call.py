@@ -149,7 +149,7 @@ def describe_reference(module: Any, inputs: Sequence[Any]) -> ReferenceCall:
     if is_quick_to_trace() or is_captured or not is_real or any(isinstance(one, Blank) for one in inputs):
         return trace_reference(module, inputs)
     copies = [
-        copy_as_it_lies(one).requires_grad_(one.requires_grad) if isinstance(one, torch.Tensor) else one
+        _copy_as_it_lies(one).requires_grad_(one.requires_grad) if isinstance(one, torch.Tensor) else one
         for one in inputs
     ]
     nothing_saved = saved_tensors_hooks(lambda _: None, lambda nothing: nothing)  # nobody goes backward
@@ -157,7 +157,7 @@ def describe_reference(module: Any, inputs: Sequence[Any]) -> ReferenceCall:
         return watch_reference(replica(module), copies)[1]
 
 
-def copy_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
+def _copy_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy with the tensor's own strides: `clone` closes gaps, and so changes a view's results."""
     copy = tensor.detach().clone()
     if copy.stride() == tensor.stride():

@@ -52,6 +52,7 @@ class ModelNew(TunedModule, Model):
 '''
 
 
+_NO_DEFAULTS: Mapping[str, Any] = {}
 _FREE = 2
 """Upper limit of the passes over rows that are tuned each for itself."""
 
@@ -70,7 +71,7 @@ class Written:
 
 
 def write(
-    name: str, model: nn.Module, inputs: Mapping[str, Any], source: str, defaults: Mapping[str, Any] | None = None
+    name: str, model: nn.Module, inputs: Mapping[str, Any], source: str, defaults: Mapping[str, Any] = _NO_DEFAULTS
 ) -> Written:
     """Write a model's passes.
 
@@ -263,7 +264,7 @@ def _written(
     name: str,
     model: nn.Module,
     inputs: Mapping[str, Any],
-    defaults: Mapping[str, Any] | None,
+    defaults: Mapping[str, Any],
     source: str,
     programs: Mapping[str, Program],
 ) -> Written:
@@ -297,7 +298,7 @@ def _written(
         parts="\n".join(f"    {one}" for one in parts),
         numbers="\n".join(_numbers(model)),
         declared="\n".join(f"        {one}" for one in declared),
-        taken=taken_text([*inputs], [*inputs.values()], defaults or {}),
+        taken=taken_text([*inputs], [*inputs.values()], defaults),
         passed=", ".join(inputs),
         checks="\n".join(f"        {one}" for one in (*_checks_of_numbers(inputs), *_checks(programs, modes))),
         returns=next(iter(programs.values())).returns,
