@@ -153,13 +153,13 @@ _RESIZING = (
 )
 
 
-_PRODUCTS: Mapping[Any, str] = {
-    _aten.mm.out: "torch.mm",
-    _aten.bmm.out: "torch.bmm",
-    _aten.addmm.out: "torch.addmm",
-    _aten.baddbmm.out: "torch.baddbmm",
+_PRODUCTS: Mapping[str | None, str] = {
+    "extern_kernels.mm": "torch.mm",
+    "extern_kernels.bmm": "torch.bmm",
+    "extern_kernels.addmm": "torch.addmm",
+    "extern_kernels.baddbmm": "torch.baddbmm",
 }
-"""Products that a library makes between passes, by what Inductor calls, with torch's function."""
+"""Products that a library makes between passes, by Inductor's name of what it calls, with torch's function."""
 
 
 def _decompositions() -> dict[Any, Any]:
@@ -480,12 +480,12 @@ def _as_inductor(fake: Any) -> Iterator[None]:
 
 def _nests(graph: GraphLowering) -> Iterator[Nest | Product]:
     for one in graph.scheduler.nodes:
-        if isinstance(one.node, ir.ExternKernelOut) and one.node.op_overload in _PRODUCTS:
+        if isinstance(one.node, ir.ExternKernelOut) and one.node.python_kernel_name in _PRODUCTS:
             made = one.node
             numbers = {name: value for name, value in made.kwargs.items() if value != 1}
             yield Product(
                 made.get_name(),
-                _PRODUCTS[made.op_overload],
+                _PRODUCTS[made.python_kernel_name],
                 tuple(one for one in made.inputs if isinstance(one, ir.IRNode)),
                 numbers,
             )
