@@ -172,23 +172,28 @@ def hold_together(value: torch.Tensor, axis: int) -> bool:
     return value.shape[axis] > 2 and (torch.equal(ordered, value) or bool((ordered.diff(dim=axis) > 0).all()))
 
 
-def otherwise(values: Sequence[Any], seed: int) -> Any:
-    """Another value of an input that every draw has alike: of a flag, of a mask, or of numbers that are one, such as
-    lengths. None where there is none, or it is no such input."""
+def otherwise(values: Sequence[Any], seed: int) -> Sequence[Any]:
+    """Other values of an input that every draw has alike: of a flag, of a number that is no size, such as an axis, of a
+    mask, or of numbers that are one, such as lengths. Nothing where it is no such input."""
     first = values[0]
-    if isinstance(first, bool):
-        return (not first) if all(value is first for value in values) else None
+    if isinstance(first, bool | int):
+        alike = all(type(value) is type(first) and value == first for value in values)
+        return [other for other in _OTHERS[type(first)] if other != first] if alike and first in (-1, 0, 1) else []
     if not isinstance(first, torch.Tensor) or not first.numel() or not (first.dtype is torch.bool or is_integer(first)):
-        return None
+        return []
     number = int(first.flatten()[0])
     if not all(bool((value == number).all()) for value in values) or (is_integer(first) and number < 2):
-        return None
+        return []
     generator = torch.Generator(first.device).manual_seed(seed)
     if first.dtype is torch.bool:
         other = torch.rand(first.shape, generator=generator, device=first.device) < 0.7
     else:
         other = torch.randint(1, number + 1, first.shape, generator=generator, device=first.device)
-    return torch.empty_like(first).copy_(other)
+    return [torch.empty_like(first).copy_(other)]
+
+
+_OTHERS: Mapping[type, Sequence[int]] = {bool: (False, True), int: (-1, 0, 1)}
+"""What a flag, or a number that is no size, may be; larger ones may be places beyond a tensor's end."""
 
 
 def large_integers(inputs: Sequence[Any], factor: int, seed: int) -> tuple[Any, ...]:

@@ -78,9 +78,10 @@ def test_integers_go_to_the_ends_of_what_is_drawn_in_their_rows_and_columns() ->
 
 
 def test_what_every_draw_has_alike_takes_another_value() -> None:
-    assert otherwise([True, True], 0) is False and otherwise([True, False], 0) is None
-    lengths = otherwise([torch.full((6,), 9)] * 2, 0)
+    assert otherwise([True, True], 0) == [False] and not otherwise([True, False], 0)
+    assert otherwise([-1, -1], 0) == [0, 1] and not otherwise([-1, 1], 0) and not otherwise([4, 4], 0)
+    (lengths,) = otherwise([torch.full((6,), 9)] * 2, 0)
     assert lengths.dtype is torch.int64 and (lengths >= 1).all() and (lengths <= 9).all() and (lengths != 9).any()
-    mask = otherwise([torch.ones(4, 9, dtype=torch.bool)] * 2, 0)
+    (mask,) = otherwise([torch.ones(4, 9, dtype=torch.bool)] * 2, 0)
     assert mask.any() and not mask.all()
-    assert otherwise([torch.rand(3)] * 2, 0) is None and otherwise([torch.arange(5)] * 2, 0) is None
+    assert not otherwise([torch.rand(3)] * 2, 0) and not otherwise([torch.arange(5)] * 2, 0)

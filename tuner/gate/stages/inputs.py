@@ -51,12 +51,11 @@ def distributions(harness: Harness) -> None:
 
 
 def _ask_about_what_is_alike(harness: Harness, pair: Pair) -> None:
-    """Flags, masks and lengths that every draw has alike take other values, one after the other."""
+    """Flags, axes, masks and lengths that every draw has alike take other values, one after the other."""
     draws = harness.answers.draws(pair.source)
     drawn, names = draws[0], pair.names(draws[0])
     for number, values in enumerate(zip(*draws, strict=True)):
-        other = otherwise(values, harness.draw.seed_of(number))
-        if other is not None:
+        for other in otherwise(values, harness.draw.seed_of(number)):
             inputs = (*drawn[:number], other, *drawn[number + 1 :])
             harness.agree(harness.pair(), inputs, f"{names[number]} otherwise than every draw has it")
 
