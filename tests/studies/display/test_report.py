@@ -39,7 +39,7 @@ from tunebench.tuner.result import Baseline, Decision, Ratio, TrialResult, Trial
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.timing.statistics import control_ratio
 
-pytestmark = pytest.mark.usefixtures("short_studies")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("short_studies")]
 
 SECTIONS = (
     *("Convergence", "Speed-ups and roofline", "Fastest trials", "Effect of each tunable", "Pairs of tunables"),
@@ -121,7 +121,6 @@ def named(plot: dict[str, Any], name: str) -> dict[str, Any]:
     return next(trace for trace in plot["data"] if trace.get("name", "").startswith(name))
 
 
-@pytest.mark.slow
 def test_the_page_is_well_formed_and_can_be_read_without_seeing_it(outline: Outline) -> None:
     ids = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
@@ -245,7 +244,6 @@ def test_two_studies_stand_side_by_side(results: Path, folder: Path, outline: Ou
     assert "Side by side" not in alone.text_of("h2") and "Speed-ups" in alone.text_of("h2")
 
 
-@pytest.mark.slow
 def test_a_shipped_study_has_its_roofline(run: CommandLine, tmp_path: Path) -> None:
     run("db", "import", Path(__file__).parents[3] / "docs/results/spaces/h200.jsonl.gz", "--db", tmp_path / "h200.db")
     with open_database(tmp_path / "h200.db", read_only=True) as database:
@@ -261,7 +259,6 @@ def test_a_shipped_study_has_its_roofline(run: CommandLine, tmp_path: Path) -> N
     assert "its source was edited since this study" in html
 
 
-@pytest.mark.slow
 def test_tables_are_sorted_and_filtered(chromium: Chromium, run: CommandLine, tmp_path: Path) -> None:
     """Ask a recorded study: in one that runs here the machine decides which trials are cut short."""
     file = tmp_path / "h200.db"
@@ -293,7 +290,6 @@ def test_the_environment_is_told(outline: Outline, data: dict[str, StudyData]) -
     assert entry.trials == 33
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_draws_every_plot(
@@ -314,7 +310,6 @@ def test_a_browser_draws_every_plot(
     assert opened.complaints() == []
 
 
-@pytest.mark.slow
 def test_plots_far_below_are_drawn_when_they_are_reached(chromium: Chromium, page_file: Path) -> None:
     opened = chromium.open(page_file)
     opened.follow("study-2")
@@ -322,7 +317,6 @@ def test_plots_far_below_are_drawn_when_they_are_reached(chromium: Chromium, pag
     assert opened.ask("document.querySelectorAll('#study-2 .plot:not([data-state])').length") != 0
 
 
-@pytest.mark.slow
 def test_studies_are_folded_until_a_link_leads_into_them(chromium: Chromium, page_file: Path) -> None:
     opened = chromium.open(page_file)
     studies = "[...document.querySelectorAll('details.study')].map(study => study.open)"
@@ -341,7 +335,6 @@ def test_studies_are_folded_until_a_link_leads_into_them(chromium: Chromium, pag
     assert opened.complaints() == []
 
 
-@pytest.mark.slow
 def test_the_overview_fits_a_phone(chromium: Chromium, page_file: Path) -> None:
     opened = chromium.open(page_file)
     opened.resize(390, 700)
@@ -352,13 +345,11 @@ def test_the_overview_fits_a_phone(chromium: Chromium, page_file: Path) -> None:
     assert str(label).startswith('"verdict')
 
 
-@pytest.mark.slow
 def test_a_single_study_is_open(run: CommandLine, results: Path, tmp_path: Path, chromium: Chromium) -> None:
     run("report", "scalar_mul", "-o", tmp_path / "one.html", "--db", results)
     assert chromium.open(tmp_path / "one.html").ask("document.querySelector('details.study').open") is True
 
 
-@pytest.mark.slow
 def test_all_of_it_is_printed(chromium: Chromium, page_file: Path) -> None:
     opened = chromium.open(page_file)
     # Registered after the page's own listeners: what it sees is what goes to paper.
@@ -374,7 +365,6 @@ def test_all_of_it_is_printed(chromium: Chromium, page_file: Path) -> None:
     assert opened.ask("document.querySelectorAll('details[open]').length") == 0
 
 
-@pytest.mark.slow
 def test_what_there_is_no_room_for_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_database(results, read_only=True) as database:
         for limit in ("_MOST_SECTIONS", "_MOST_TRIALS"):
@@ -414,7 +404,6 @@ def test_rounds_that_tell_equals_apart_decide_nothing(data: dict[str, StudyData]
         assert table.rows[0][table.columns.index("verdict")].text == decision.value
 
 
-@pytest.mark.slow
 def test_without_the_source_the_work_is_the_recorded_one(results: Path, folder: Path, tmp_path: Path) -> None:
     with open_database(results, read_only=True) as database:
         (study,) = gather(database, ["weigh"]).studies
@@ -442,7 +431,6 @@ def test_a_study_that_was_not_concluded(tmp_path: Path) -> None:
     assert "it crashed" in html
 
 
-@pytest.mark.slow
 def test_only_the_newest_study_of_a_problem_is_shown(tmp_path: Path) -> None:
     with open_database(tmp_path / "a.db") as database:
         device = find_device("cpu")
@@ -469,7 +457,6 @@ def test_studies_without_trials_do_not_count(tmp_path: Path) -> None:
         assert newest_comparison(database, log.study_id) is None
 
 
-@pytest.mark.slow
 def test_the_command_writes_one_file(run: CommandLine, results: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.html"
     ran = run("report", "scalar_mul", "-o", file, "--db", results)
@@ -480,7 +467,6 @@ def test_the_command_writes_one_file(run: CommandLine, results: Path, tmp_path: 
     assert list(tmp_path.glob(".out*")) == []
 
 
-@pytest.mark.slow
 def test_questions_that_are_wrong_get_one_line(run: CommandLine, results: Path, tmp_path: Path) -> None:
     assert "there is no results database" in run("report", "--db", tmp_path / "none.db").error
     assert "unknown kernel 'scaler'" in run("report", "scaler", "--db", results).error

@@ -228,6 +228,7 @@ def test_a_sampler_of_optunas_tunes_and_goes_on(write_kernel: WriteKernel, tmp_p
     assert len({json.dumps(row["configuration"], sort_keys=True) for row in rows}) == 9
 
 
+@pytest.mark.slow
 def test_a_study_where_nothing_is_correct_exits_1(write_kernel: WriteKernel, tmp_path: Path) -> None:
     factory = write_kernel(source={"* weight[0]": "+ weight[0]"})
     result = tunebench("tune", folder_of(factory), "--device", "cpu", "--trials", "2", "--db", str(tmp_path / "a.db"))

@@ -33,6 +33,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_a_large_problem_is_measured_at_part_of_its_batch(tmp_path: Path) -> None:
     level = tmp_path / "KernelBench" / "level1"
     level.mkdir(parents=True)

@@ -98,6 +98,7 @@ def test_the_default_comes_first_and_nothing_twice(write_kernel: WriteKernel) ->
     assert not outcome.proven
 
 
+@pytest.mark.slow
 def test_every_correct_trial_has_its_proof_and_its_samples(write_kernel: WriteKernel) -> None:
     log = MemoryLog()
     outcome = run(write_kernel(), log, trials=6)

@@ -250,6 +250,7 @@ def test_nvcc_builds_a_file_s_source(text_of: Callable[[str], str], tmp_path: Pa
     assert found.launch_pointwise and found.resident_pointwise
 
 
+@pytest.mark.slow
 def test_of_products_between_passes_the_library_s_alone_are_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
