@@ -23,7 +23,7 @@ from tunebench.tuner.result import (
     Verdict,
 )
 from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits
+from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
 from tunebench.tuner.timing.statistics import control_ratio, medians_of, speedup
 from tunebench.tuner.variant import Variant
 
@@ -86,15 +86,19 @@ class TableEvaluator:
         del seconds
         return [Stage("sanitizer", True, 0.0) for _ in finalists]
 
+    def compile(self, seconds: float = math.inf) -> str:
+        """See `LocalEvaluator.compile`."""
+        return f"torch.compile: there is no module to compile in {seconds:g} s"
+
     def compare(
         self,
         finalists: Sequence[Finalist],
         default: Finalist | None,
         leader: Configuration,
-        limits: Limits = NO_LIMITS,
+        seconds: float | None = None,
     ) -> Comparison:
         """See `LocalEvaluator.compare`."""
-        del finalists, limits
+        del finalists, seconds
         best_ms = self._time_ms(leader)
         default_ms = self._time_ms(default[0]) if default else None
         times = {"reference": 2.0, "copy": 0.5, "best": best_ms, "default": default_ms}

@@ -43,7 +43,8 @@ def tune_problem(kernel: Kernel, problem: Problem, device: Device, seconds: floa
         TunebenchError: it cannot be tuned.
     """
     name = str(device.torch_device)
-    resolved = resolve_problem(target_of(kernel), problem, {"seconds": seconds, "trials": _MANY, "device": name})
+    options = {"seconds": seconds, "trials": _MANY, "device": name, "compile": False}
+    resolved = resolve_problem(target_of(kernel), problem, options)
     with open_database() as database:
         tune(resolved, database)
 

@@ -32,6 +32,7 @@ from tunebench.tuner.settings import Setting, apply_settings, in_force, require_
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.study.account import Account, Activity
 from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.plan import has_time_to_compile
 from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.timing.energy import counter_of
 
@@ -98,6 +99,11 @@ def resolve(request: StudyRequest) -> Resolved:
     else:
         require_settings(request.settings, devices[0].torch_device.type)
     _require_energy(request, devices)
+    modes = kernel.modes_named(request.modes or kernel.modes)
+    if request.compile is None:
+        seconds = None if request.seconds is None else request.seconds / len(modes)
+        compiles = devices[0].kind is DeviceKind.CUDA and has_time_to_compile(seconds)
+        request = request.model_copy(update={"compile": compiles})
     space = kernel.space.restrict(request.tunables)
     for values in request.start:
         space.fix(values)  # refuses what is no value of it
@@ -108,7 +114,7 @@ def resolve(request: StudyRequest) -> Resolved:
         devices=devices,
         compiler=compiler_for(devices[0], request.compiler, kernel.languages_in(space)),
         reference=kernel.reference(request.sizes, request.dtype),
-        modes=kernel.modes_named(request.modes or kernel.modes),
+        modes=modes,
     )
 
 
@@ -176,7 +182,7 @@ def make_evaluator(
             request.objective,
         )
     prepared = account.seconds
-    return LocalEvaluator(subject, resolved.compiler, compiled=request.compile, driving=driving, prepared=prepared)
+    return LocalEvaluator(subject, resolved.compiler, driving=driving, prepared=prepared)
 
 
 def make_contender(request: StudyRequest, configuration: Configuration, build: Build) -> tuple[Source, KernelContender]:

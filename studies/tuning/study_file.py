@@ -105,8 +105,8 @@ class StudyRequest(SweepRequest):
     """Seed of the search. Default: 0."""
     compiler: Compiler = None
     modes: Modes = None
-    compile: bool = False
-    """Compare with torch.compile's max-autotune too. Default: not."""
+    compile: Annotated[bool | None, Text("--compile/--no-compile")] = None
+    """Compare with torch.compile's max-autotune too, or not. Default: on a GPU, where a mode has over a minute."""
     fresh: bool = False
     """Begin without warm-start configurations. Default: with them."""
     stop_early: Annotated[bool, Text("--stop-early/--no-stop-early")] = False

@@ -184,7 +184,7 @@ def _tune_mode(
             beside.submit(prepare, database)
             asked = beside.submit(_gpu_refusal, kernel, space[space.default], problem, device)
             seconds = None if ends is None else ends - time.monotonic()
-            outcome = run.run(Budget(request.trials, seconds, request.stop_early, request.compile), follow)
+            outcome = run.run(Budget(request.trials, seconds, request.stop_early, bool(request.compile)), follow)
             gpu_refusal = asked.result()
     finally:
         executor.close()

@@ -38,7 +38,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.space import SearchSpace, Tunable
-from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits
+from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.outcome import Budget, Progress
 from tunebench.tuner.study.study import StudyRun
@@ -71,7 +71,7 @@ class Answers:
         finalists: Sequence[Finalist],
         default: Finalist | None,
         leader: Configuration,
-        limits: Limits = NO_LIMITS,
+        seconds: float | None = None,
     ) -> Comparison:
         """See `LocalEvaluator.compare`."""
         raise NotImplementedError

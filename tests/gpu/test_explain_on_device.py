@@ -23,7 +23,7 @@ pytestmark = pytest.mark.gpu
 
 def test_a_trial_is_explained(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
-    tunebench.tune("scalar_mul", trials=6, sampler="random", sizes={"M": 4096, "N": 4096}, db=file)
+    tunebench.tune("scalar_mul", trials=6, compile=False, sampler="random", sizes={"M": 4096, "N": 4096}, db=file)
     (fastest,) = tunebench.trials("scalar_mul", fastest=True, limit=1, db=file)
     found = tunebench.explain(fastest.trial_id, db=file)
     print(found.reason, found.why_without, dict(found.facts))
@@ -41,7 +41,7 @@ def test_a_trial_is_explained(tmp_path: Path) -> None:
 
 def test_occupancy_is_what_the_driver_says(tmp_path: Path) -> None:
     file, device = tmp_path / "results.db", find_device("cuda")
-    tunebench.tune("scalar_mul", trials=12, sampler="random", sizes={"M": 4096, "N": 4096}, db=file)
+    tunebench.tune("scalar_mul", trials=12, compile=False, sampler="random", sizes={"M": 4096, "N": 4096}, db=file)
     compiler, kernel = compiler_for(device, None), ScalarMul.kernel
     rows = tunebench.trials("scalar_mul", fastest=True, db=file)
     assert rows

@@ -16,7 +16,7 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.result import TrialStatus
+from tunebench.tuner.result import Baseline, TrialStatus
 from tunebench.tuner.study.worker import WorkerEvaluator
 
 pytestmark = pytest.mark.gpu
@@ -71,3 +71,5 @@ def test_a_third_of_all_variants_crashes_and_the_study_ends(write_kernel: WriteK
     assert len(failed) == 11
     assert report.outcome.trials == 33
     assert all("CUDA" in row.message for row in failed)
+    comparison = report.outcome.comparison
+    assert comparison is not None and Baseline.COMPILED in comparison.speedups, comparison

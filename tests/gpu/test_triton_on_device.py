@@ -66,7 +66,7 @@ def test_a_launch_is_captured_and_wrong_ones_are_refused(tmp_path: Path) -> None
 
 def test_a_study_confirms_a_best(tmp_path: Path) -> None:
     file, place = write(tmp_path / "softmax.py", SOFTMAX, WIDE), tmp_path / "results.db"
-    (report,) = tunebench.tune(file, trials=3, device="cuda", db=place)
+    (report,) = tunebench.tune(file, trials=3, compile=False, device="cuda", db=place)
     assert report.outcome.comparison is not None and not report.outcome.refusals
     (best,) = tunebench.best("softmax", db=place)
     assert best.compiler == "triton"
@@ -74,7 +74,7 @@ def test_a_study_confirms_a_best(tmp_path: Path) -> None:
 
 def test_both_sources_are_right_on_the_device(tmp_path: Path) -> None:
     file, place = write(tmp_path / "twice.py", TWO_SOURCES, {"n = 300": "n = 1 << 20"}), tmp_path / "results.db"
-    (report,) = tunebench.tune(file, trials=6, device="cuda", db=place)
+    (report,) = tunebench.tune(file, trials=6, compile=False, device="cuda", db=place)
     assert not report.outcome.refusals
     rows = tunebench.trials("twice", db=place)
     assert {row.configuration["source"] for row in rows} == {"cuda", "triton"}

@@ -43,6 +43,7 @@ class Activity(enum.StrEnum):
     HANDOVER = "between processes"
     """Time that an evaluation takes beyond what the worker tells of it."""
     SANITIZER = "sanitizer"
+    COMPILING = "torch.compile"
     ROUNDS = "final rounds"
     BOUNDARY = "winner's last check"
     OTHER = "other"

@@ -193,27 +193,10 @@ class Leaders:
 NOBODY = Leaders()
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of the final rounds where time is short.
-
-    Attributes:
-        seconds: of all rounds; None for `most_seconds()`.
-        compiled: there is time for torch to compile the reference, where that is asked for.
-    """
-
-    seconds: float | None = None
-    compiled: bool = True
-
-
-NO_LIMITS = Limits()
-
-
 class LocalEvaluator:
     """Evaluates in this process; a variant that crashes takes the process with it.
 
     Args:
-        compiled: compare with the reference under torch.compile as well, which takes tens of seconds to compile.
         driving: the cores that drive timings; the thread that times stays on them meanwhile.
         prepared: seconds that it took to prepare the subject.
     """
@@ -223,12 +206,11 @@ class LocalEvaluator:
         subject: Subject,
         compiler: Compiler,
         *,
-        compiled: bool = False,
         driving: Collection[int] = (),
         prepared: Mapping[Activity, float] | None = None,
     ) -> None:
         self.prepared = prepared or {}
-        self._compiled = compiled
+        self._compiled: dict[Baseline, Call] = {}
         self._driving = driving
         self.problem = subject.problem
         self.device = subject.device
@@ -328,7 +310,7 @@ class LocalEvaluator:
         finalists: Sequence[Finalist],
         default: Finalist | None,
         leader: Configuration,
-        limits: Limits = NO_LIMITS,
+        seconds: float | None = None,
     ) -> Comparison:
         """Time the finalists and the baselines interleaved, and name the winner, as `confirm.py` decides.
 
@@ -337,11 +319,11 @@ class LocalEvaluator:
             default: the kernel's default configuration, where it is correct.
             leader: the one of these that was the fastest in the search; it stays the best where the rounds leave open
                 which is.
+            seconds: of all rounds; None for `most_seconds()`.
         """
         candidates = {} if default is None else {Baseline.DEFAULT.value: self._plan(*default)}
         candidates |= {f"finalist {number}": self._plan(*finalist) for number, finalist in enumerate(finalists)}
-        compiled, missing = self._compiled_call(limits)
-        baselines = {Baseline.REFERENCE: self._reference_call()} | compiled | self._copy_call()
+        baselines = {Baseline.REFERENCE: self._reference_call()} | self._compiled | self._copy_call()
         calls: dict[str, Call] = {baseline.value: call for baseline, call in baselines.items()}
         calls |= {name: self._pinned_call(plan) for name, plan in candidates.items()}
         if default is None:
@@ -360,7 +342,7 @@ class LocalEvaluator:
                 twin,
                 pick_clock(self._clocks, list(calls.values())),
                 self._control,
-                limits.seconds,
+                seconds,
                 is_decided=lambda samples: standing(samples).is_decided,
                 leaving=lambda samples: standing(samples).out,
             )
@@ -381,12 +363,30 @@ class LocalEvaluator:
             medians_ms=medians_of(kept),
             samples_ms=kept,
             speedups={name: speedup(samples[best], kept[name]) for name in Baseline if name in kept},
-            missing=missing,
             control=control_ratio(samples, pivot),
             conditions=self._control.conditions(),
             work=self._subject.recorded_work,
             energies_mj={name: energies[one] for name, one in named.items() if one in energies},
         )
+
+    def compile(self, seconds: float = math.inf) -> str:
+        """Have torch compile the reference, which takes part in `compare` then; return why it does not, if so.
+
+        Args:
+            seconds: a worker that takes longer is ended, and another one goes on without.
+        """
+        del seconds
+        if self._compiled:
+            return ""
+        try:
+            torch.compiler.reset()  # what was compiled for the problems before
+            compiled = compile_reference(self._subject.reference, self._inputs)
+        except CompiledReferenceError as error:
+            return str(error)
+        finally:
+            end_compilers()
+        self._compiled = {Baseline.COMPILED: lambda: compiled(*self._inputs)}
+        return ""
 
     def duel(
         self, first: Finalist | None, second: Finalist | None, *, opponent: LocalEvaluator | None = None
@@ -479,21 +479,6 @@ class LocalEvaluator:
         )
         stage = Stage("roofline", False, time.perf_counter() - started, reason)
         return verdict.refused_by(stage)
-
-    def _compiled_call(self, limits: Limits) -> tuple[dict[Baseline, Call], dict[Baseline, str]]:
-        """The reference under torch.compile where it is asked for, or why it is missing."""
-        if not self._compiled:
-            return {}, {}
-        if not limits.compiled:
-            return {}, {Baseline.COMPILED: "there was no time to compile it"}
-        try:
-            torch.compiler.reset()  # what was compiled for the problems before
-            compiled = compile_reference(self._subject.reference, self._inputs)
-        except CompiledReferenceError as error:
-            return {}, {Baseline.COMPILED: str(error)}
-        finally:
-            end_compilers()
-        return {Baseline.COMPILED: lambda: compiled(*self._inputs)}, {}
 
     def _reference_call(self) -> Call:
         return lambda: self._subject.reference(*self._inputs)

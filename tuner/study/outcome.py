@@ -45,6 +45,7 @@ class Phase(enum.StrEnum):
     """The phases of a study once its search is over."""
 
     PROVING = "putting the finalists through the full gate"
+    COMPILING = "having torch.compile compile the reference, to compare with that as well"
     COMPARING = "timing the finalists again, in interleaved rounds with the reference and the default"
     CONFIRMING = "judging the winner once more, with its reference and the judge in other processes"
 

@@ -26,6 +26,9 @@ ROUNDS = 0.15
 COMPILED_SECONDS = 30.0
 """The assumed cost of compiling a reference with torch.compile's `max-autotune`."""
 
+MOST_COMPILE_SECONDS = 90.0
+"""What takes longer to compile is left out of the final rounds."""
+
 SANITIZER_SECONDS = 2.0
 """The assumed cost of compute-sanitizer for all finalists, most of which is its start; what takes longer is ended."""
 
@@ -43,6 +46,12 @@ _ROUNDS_SECONDS = 0.3
 """For the clock to warm up and the control call to settle, and for the rounds that end after their limit."""
 
 
+def has_time_to_compile(seconds: float | None) -> bool:
+    """Whether a run of so many seconds, or without a limit, can compile its reference beside what else comes after its
+    search."""
+    return seconds is None or AFTER * seconds >= COMPILED_SECONDS
+
+
 class Plan:
     """The seconds of one run of a study.
 
@@ -50,7 +59,7 @@ class Plan:
         seconds: of the run, all that it does included; None for no limit, and less than 0 where it begins too late.
         prepared: that its worker took to get ready.
         finalists: that are put through the full battery at the end, at most.
-        compiled: torch.compile's reference is asked for.
+        compiled: see `Budget`.
         sanitized: compute-sanitizer is there for the device.
         clock: seconds since whenever.
     """
@@ -70,7 +79,10 @@ class Plan:
         self._ends = float("inf") if seconds is None else clock() + seconds + SLACK_SECONDS
         self._prepared = prepared
         self._finalists = finalists
-        self._others = compiled * COMPILED_SECONDS + sanitized * SANITIZER_SECONDS
+        self.compiles = compiled
+        self._others = sanitized * SANITIZER_SECONDS
+        if compiled and has_time_to_compile(seconds):
+            self._others += COMPILED_SECONDS
         self._trials: list[float] = []
         self._full: list[float] = []
         self.last_check = _PROCESSES * prepared + _PROCESSES_SECONDS
@@ -127,6 +139,12 @@ class Plan:
     def has_room(self, seconds: float) -> bool:
         """Whether something that takes so long leaves the rounds and the last check their time."""
         return self.left_before_the_end >= seconds + self.rounds
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that compiling the reference may take, after which another worker may have to come up; 0 for none."""
+        room = self.left_before_the_end - self.rounds - self._prepared
+        return min(room, MOST_COMPILE_SECONDS) if self.has_room(COMPILED_SECONDS) else 0.0
 
     @property
     def left_before_the_end(self) -> float:

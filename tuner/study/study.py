@@ -22,17 +22,17 @@ from tunebench.tuner.errors import CompileError, OutOfTimeError, WorkerError
 from tunebench.tuner.gate.battery import proven
 from tunebench.tuner.gate.sanitizer import why_unwatched
 from tunebench.tuner.problem import Objective
-from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
+from tunebench.tuner.result import Baseline, Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted, past_trial
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.account import Account, Activity
-from tunebench.tuner.study.evaluate import Finalist, Leaders, Limits
+from tunebench.tuner.study.evaluate import Finalist, Leaders
 from tunebench.tuner.study.executor import Building, Executor
 from tunebench.tuner.study.history import PastTrial, TrialLog
 from tunebench.tuner.study.outcome import Budget, Ending, Outcome, Phase, Progress, not_built, told
 from tunebench.tuner.study.pending import Pending
-from tunebench.tuner.study.plan import COMPILED_SECONDS, SANITIZER_SECONDS, Plan
+from tunebench.tuner.study.plan import SANITIZER_SECONDS, Plan
 from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.users_code import UsersCodeError
 
@@ -96,6 +96,7 @@ class StudyRun:
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
         self._confirmed = ""
+        self._uncompiled = ""
         self._checked: dict[Configuration, Stage] = {}
         self._plan = Plan()
         self._aside: set[Configuration] = set()
@@ -128,15 +129,15 @@ class StudyRun:
                 ending = self._search(budget, already, report)
             finally:
                 self._log.release()
-            comparison = self._conclude(
-                lambda phase: report(
-                    replace(
-                        self._progress(already, budget, None),
-                        phase=phase,
-                        phase_seconds=min(most_seconds(), self._plan.left) if phase is Phase.COMPARING else None,
-                    )
-                )
-            )
+
+            def tell(phase: Phase) -> None:
+                most = {
+                    Phase.COMPILING: self._plan.compile_seconds,
+                    Phase.COMPARING: min(most_seconds(), self._plan.left),
+                }
+                report(replace(self._progress(already, budget, None), phase=phase, phase_seconds=most.get(phase)))
+
+            comparison = self._conclude(tell)
         except KeyboardInterrupt:
             ending = Ending.INTERRUPTED
         finally:
@@ -361,6 +362,7 @@ class StudyRun:
         baseline = next((finalist for finalist in contenders if finalist.configuration == default), None)
         leader = min(ranked, key=lambda trial: trial.cost(self._objective))
         baselines = [ranked[-1].median_ms or 0.0] * _BASELINES
+        uncompiled = self._compile(report)
         seconds = self._plan.round_seconds([*(trial.median_ms or 0.0 for trial in ranked), *baselines])
         if seconds is None:
             self._leave_out("the final rounds")
@@ -368,8 +370,20 @@ class StudyRun:
         report(Phase.COMPARING)
         with self._account.phase(Activity.ROUNDS):
             others = [one for one in contenders if one is not baseline]
-            limits = Limits(seconds, compiled=self._plan.has_room(COMPILED_SECONDS))
-            return self._executor.first.compare(others, baseline, leader.configuration, limits)
+            comparison = self._executor.first.compare(others, baseline, leader.configuration, seconds)
+        return replace(comparison, missing={Baseline.COMPILED: uncompiled}) if uncompiled else comparison
+
+    def _compile(self, report: Callable[[Phase], None]) -> str:
+        """Have torch compile the reference where that is asked for; return why it is not among the baselines then."""
+        if not self._plan.compiles or self._uncompiled:
+            return self._uncompiled
+        seconds = self._plan.compile_seconds
+        if not seconds:
+            return "there was no time to compile it"
+        report(Phase.COMPILING)
+        with self._account.phase(Activity.COMPILING):
+            self._uncompiled = self._executor.first.compile(seconds)
+        return self._uncompiled
 
     def _confirms(self, winner: Finalist, report: Callable[[Phase], None]) -> bool:
         """Whether the winner stands where its own code cannot reach; where not it is refused, and another one wins."""

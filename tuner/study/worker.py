@@ -36,12 +36,10 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.evaluate import (
-    NO_LIMITS,
     NOBODY,
     Finalist,
     Foreseen,
     Leaders,
-    Limits,
     LocalEvaluator,
 )
 from tunebench.tuner.timing.confirm import most_seconds
@@ -232,12 +230,19 @@ class WorkerEvaluator:
         except DeathError as death:
             raise WorkerError(f"compute-sanitizer on the finalists failed: {death}") from death
 
+    def compile(self, seconds: float = PREPARE_SECONDS) -> str:
+        """See `LocalEvaluator.compile`."""
+        try:
+            return self._ask(seconds, LocalEvaluator.compile)
+        except DeathError as death:
+            return f"torch.compile: {death}"
+
     def compare(
         self,
         finalists: Sequence[Finalist],
         default: Finalist | None,
         leader: Configuration,
-        limits: Limits = NO_LIMITS,
+        seconds: float | None = None,
     ) -> Comparison:
         """See `LocalEvaluator.compare`.
 
@@ -245,8 +250,8 @@ class WorkerEvaluator:
             WorkerError: the worker died or hung.
         """
         try:
-            seconds = PREPARE_SECONDS + most_seconds()
-            comparison = self._ask(seconds, LocalEvaluator.compare, list(finalists), default, leader, limits)
+            most = PREPARE_SECONDS + most_seconds()
+            comparison = self._ask(most, LocalEvaluator.compare, list(finalists), default, leader, seconds)
             return replace(comparison, environment=self._environment)
         except DeathError as death:
             raise WorkerError(f"the final comparison failed: {death}; the same command tries it again") from death

@@ -89,7 +89,8 @@ def true_ms(kernel: str, sizes: Mapping[str, int]) -> dict[Key, float]:
 def by_tunebench(sampler: str, kernel: str, sizes: Mapping[str, int], caches: Path) -> tuple[list[Timed], float]:
     """Return what `tunebench tune` timed, and its seconds from start to exit."""
     database = caches / "results.db"
-    command = ["-m", "tunebench", "tune", str(_HERE / kernel), "--sampler", sampler, "--db", str(database)]
+    command = ["-m", "tunebench", "tune", str(_HERE / kernel), "--no-compile"]
+    command += ["--sampler", sampler, "--db", str(database)]
     began = time.time()
     _run([*command, *(f"--size={name}={size}" for name, size in sizes.items())], caches)
     taken = time.time() - began

@@ -25,7 +25,8 @@ from tunebench.tuner.device_lock import DeviceLock
 from tunebench.tuner.errors import OutOfTimeError, UserError, WorkerError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import TrialResult, TrialStatus
+from tunebench.tuner.result import Baseline, TrialResult, TrialStatus
+from tunebench.tuner.study import plan
 from tunebench.tuner.study.evaluate import NOBODY, Leaders
 from tunebench.tuner.study.worker import EVALUATE_SECONDS, WorkerEvaluator
 
@@ -190,6 +191,19 @@ def test_what_is_not_over_when_the_study_is_is_let_go_of(write_kernel: WriteKern
     with pytest.raises(OutOfTimeError, match="the study's time was over before this variant was"):
         evaluate(evaluator, factory, 1, Leaders(seconds=0.5))
     assert evaluate(evaluator, factory, 0, Leaders(seconds=EVALUATE_SECONDS)).status.timed
+
+
+@pytest.mark.slow
+def test_a_reference_that_does_not_compile_in_its_time_is_left_out(
+    write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "MOST_COMPILE_SECONDS", 0.05)
+    request = request_of(str(write_kernel().kernel.folder), {"device": "cpu", "trials": 2, "compile": True})
+    with open_database(tmp_path / "results.db") as database:
+        (report,) = tune(resolve(request), database)
+    comparison = report.outcome.comparison
+    assert comparison is not None and Baseline.REFERENCE in comparison.speedups
+    assert comparison.missing == {Baseline.COMPILED: "torch.compile: still running after 0 s: killed"}
 
 
 @pytest.mark.slow

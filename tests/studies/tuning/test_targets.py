@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from parts_contract import fictional
 from sample_kernel import SLOW_REFERENCE, WriteKernel
 
 from tunebench.db.connection.database import open_database
@@ -14,6 +15,7 @@ from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.shipped import files_of
 from tunebench.studies.checking.bench import cases_of
 from tunebench.studies.request.measure import BenchRequest
+from tunebench.studies.tuning import resolved
 from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import request_of
 from tunebench.studies.tuning.targets import find_target
@@ -34,6 +36,20 @@ def folder(write_kernel: WriteKernel) -> Path:
             database,
         )
     return found
+
+
+def test_torch_compile_takes_part_on_a_gpu_unless_there_is_no_time_or_nobody_wants_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compares(**options: object) -> bool | None:
+        return resolve(request_of("scalar_mul", options)).request.compile
+
+    assert compares(device="cpu") is False and compares(device="cpu", compile=True) is True
+    monkeypatch.setattr(resolved, "find_devices", lambda _: [fictional("sm_90")])
+    assert compares() is True and compares(seconds=70.0) is True
+    assert compares(seconds=60.0) is False and compares(compile=False) is False
+    frozen = request_of("gemm_scale_bn", {"seconds": 100.0, "modes": ["eval", "frozen"]})
+    assert resolve(frozen).request.compile is False  # fifty seconds each
 
 
 def study_file(folder: Path) -> Path:

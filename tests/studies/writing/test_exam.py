@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from benchmarks.convolutions import convolutions
 from benchmarks.exam.problems import problems

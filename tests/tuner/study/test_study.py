@@ -31,10 +31,10 @@ from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import NO_LIMITS, NOBODY, Finalist, Leaders, Limits, LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator, Subject
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.outcome import Budget, Ending, Outcome, Phase, Progress
-from tunebench.tuner.study.plan import SLACK_SECONDS
+from tunebench.tuner.study.plan import COMPILED_SECONDS, MOST_COMPILE_SECONDS, SLACK_SECONDS, Plan
 from tunebench.tuner.study.study import StudyRun
 
 CPU = find_device("cpu")
@@ -332,10 +332,10 @@ def test_what_moves_up_after_a_refusal_is_proven_first(
             finalists: Sequence[Finalist],
             default: Finalist | None,
             leader: Configuration,
-            limits: Limits = NO_LIMITS,
+            seconds: float | None = None,
         ) -> Comparison:
             compared.extend(configuration for configuration, _ in finalists)
-            return super().compare(finalists, default, leader, limits)
+            return super().compare(finalists, default, leader, seconds)
 
     factory = write_kernel(source={"x[i] * weight[0]": "(variety && x[i] > 99 ? 99 : x[i]) * weight[0]"})
     log, kernel = MemoryLog(), factory.kernel
@@ -362,7 +362,7 @@ class Costly(TableEvaluator):
         self.hangs = hangs
         self.has_proven = False
         self.now = 100.0
-        self.limits: list[Limits] = []
+        self.compiling: list[float] = []
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         result = super().evaluate(configuration, build, leaders)
@@ -383,11 +383,14 @@ class Costly(TableEvaluator):
         finalists: Sequence[Finalist],
         default: Finalist | None,
         leader: Configuration,
-        limits: Limits = NO_LIMITS,
+        seconds: float | None = None,
     ) -> Comparison:
-        self.limits.append(limits)
-        self.now += (limits.seconds or 0.0) + 0.2
-        return super().compare(finalists, default, leader, limits)
+        self.now += (seconds or 0.0) + 0.2
+        return super().compare(finalists, default, leader, seconds)
+
+    def compile(self, seconds: float = math.inf) -> str:
+        self.compiling.append(seconds)
+        return super().compile(seconds)
 
 
 def limited(
@@ -433,14 +436,27 @@ def test_what_there_is_no_time_for_is_said_and_asked_by_a_run_without_a_limit(wr
     outcome, evaluator, _ = limited(factory, log, Budget(1000, 0.5, compiled=True))
     assert outcome.comparison is not None and outcome.seconds <= 0.5 + SLACK_SECONDS
     assert outcome.confirmed == "" and "the winner across the gate's boundary" in outcome.unasked
-    assert not evaluator.limits[0].compiled
+    assert evaluator.compiling == [] and "no time" in outcome.comparison.missing[Baseline.COMPILED]
     assert log.comparison is not None and log.comparison.unasked == outcome.unasked
     outcome, evaluator, _ = limited(factory, log, Budget(outcome.trials, compiled=True))
     assert outcome.unasked == () and outcome.confirmed == "right across the boundary"
-    assert evaluator.limits[0].compiled
+    assert evaluator.compiling == [MOST_COMPILE_SECONDS] and outcome.comparison is not None
+    assert outcome.comparison.missing == {Baseline.COMPILED: "torch.compile: there is no module to compile in 90 s"}
     # No time at all is enough for the first configuration, which is not confirmed then.
     outcome, _, _ = limited(factory, MemoryLog(), Budget(1000, -1.0))
     assert (outcome.trials, outcome.comparison, outcome.unasked) == (1, None, ("the final rounds",))
+
+
+def test_torch_compile_has_time_where_half_a_study_is_left_to_search() -> None:
+    now = 0.0
+    plan = Plan(100.0, 4.0, compiled=True, clock=lambda: now)
+    assert plan._after == pytest.approx(Plan(100.0, 4.0, clock=lambda: now)._after + COMPILED_SECONDS)
+    now = 40.0
+    assert 30.0 < plan.compile_seconds < plan.left_before_the_end - plan.rounds
+    now = 70.0
+    assert plan.compile_seconds == 0.0
+    short = Plan(60.0, 4.0, compiled=True, clock=lambda: now)
+    assert short._after == pytest.approx(Plan(60.0, 4.0, clock=lambda: now)._after)  # nothing is kept for it
 
 
 def test_what_hangs_takes_no_more_than_its_share_of_a_study(write_kernel: WriteKernel) -> None:
@@ -469,9 +485,9 @@ class Watched(TableEvaluator):
         finalists: Sequence[Finalist],
         default: Finalist | None,
         leader: Configuration,
-        limits: Limits = NO_LIMITS,
+        seconds: float | None = None,
     ) -> Comparison:
-        return super().compare(finalists, default, self.wins or leader, limits)
+        return super().compare(finalists, default, self.wins or leader, seconds)
 
 
 @pytest.mark.parametrize(("is_late", "another_wins"), [(False, False), (True, False), (False, True)])
