@@ -66,5 +66,5 @@ def _here() -> None:
     from tunebench.tuner.scratch import scratch
 
     with scratch() as folder:
-        sizes = {"M": 512, "N": 512}
-        print_reports(tune("scalar_mul", progress=True, db=folder / "demo.db", sizes=sizes, trials=12, fresh=True))
+        sizes, file = {"M": 512, "N": 512}, folder / "demo.db"
+        print_reports(tune("scalar_mul", progress=True, db=file, sizes=sizes, trials=12, fresh=True, compile=False))
