@@ -275,29 +275,46 @@ GIVEN = "value"
 """The name of such a value behind the mark."""
 
 
-def lower(model: nn.Module, inputs: Mapping[str, Any]) -> Lowered:
-    """Lower a model in the mode that it is in, with every size of its inputs unknown.
-
-    What stands before a call of `made_by_a_block` is left out.
+def export(model: nn.Module, inputs: Mapping[str, Any], fixed: Sequence[set[int]] = ()) -> torch.export.ExportedProgram:
+    """Trace a model in the mode that it is in, with the sizes of its inputs unknown.
 
     Args:
         inputs: by the names of `forward`'s arguments; fake tensors will do.
+        fixed: the dimensions of each input whose sizes are known.
+
+    Raises:
+        UnloweredError: torch does not trace it.
+    """
+    dynamic = [_unknown_sizes(value) if isinstance(value, torch.Tensor) else None for value in inputs.values()]
+    for of_one, known in zip(dynamic, fixed, strict=False):
+        if of_one is not None:
+            of_one.update(dict.fromkeys(known, torch.export.Dim.STATIC))
+    with _reasons(), torch.no_grad(), _quiet():
+        return torch.export.export(model, tuple(inputs.values()), strict=False, dynamic_shapes=tuple(dynamic))
+
+
+def is_same(one: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> bool:
+    """Whether two traces surely do the same; those with constants of their own are not compared."""
+    return not (one.constants or other.constants) and _text(one) == _text(other)
+
+
+def _text(exported: torch.export.ExportedProgram) -> tuple[str, str]:
+    return exported.graph_module.print_readable(print_output=False), str(exported.graph_signature)
+
+
+def lower(model: nn.Module, inputs: Mapping[str, Any], exported: torch.export.ExportedProgram) -> Lowered:
+    """Lower a model that was exported for these inputs.
+
+    What stands before a call of `made_by_a_block` is left out.
 
     Raises:
         UnloweredError: something of it is no loop nest.
     """
     # The lock of its own that tqdm makes is one between processes, which a process that is killed leaves behind.
     getattr(tqdm, "set_lock", id)(threading.RLock())
-    dynamic = {
-        name: _unknown_sizes(value) if isinstance(value, torch.Tensor) else None for name, value in inputs.items()
-    }
-    exported = _exported(model, inputs, dynamic)
+    exported = _decomposed(exported)
     if of_ones := _fixed_by_ones(exported):
-        for (name, of_one), fixed in zip(dynamic.items(), of_ones, strict=False):
-            dynamic[name] = of_one and {
-                at: torch.export.Dim.STATIC if at in fixed else one for at, one in of_one.items()
-            }
-        exported = _exported(model, inputs, dynamic)
+        exported = _decomposed(export(model, inputs, of_ones))
     signature = exported.graph_signature
     places: dict[str, Place] = {}
     names, name_of = iter(inputs), dict[str, str]()
@@ -384,15 +401,18 @@ def _write_out(exported: torch.export.ExportedProgram, made: InputSpec) -> None:
     graph.erase_node(place)
 
 
-def _exported(model: nn.Module, inputs: Mapping[str, Any], dynamic: Mapping[str, Any]) -> torch.export.ExportedProgram:
+def _decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    with _reasons(), torch.no_grad(), _quiet():
+        decomposed: torch.export.ExportedProgram = exported.run_decompositions(_decompositions())
+        return decomposed
+
+
+@contextlib.contextmanager
+def _reasons() -> Iterator[None]:
+    """Take whatever torch or the model raises within it for a reason why there are no loop nests."""
     try:
-        with torch.no_grad(), _quiet():
-            exported = torch.export.export(
-                model, tuple(inputs.values()), strict=False, dynamic_shapes=tuple(dynamic.values())
-            )
-            decomposed: torch.export.ExportedProgram = exported.run_decompositions(_decompositions())
-            return decomposed
-    except Exception as error:  # whatever torch or the model raises of an export is a reason
+        yield
+    except Exception as error:
         raise UnloweredError(str(error).splitlines()[0]) from error
 
 

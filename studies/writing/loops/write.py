@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from tunebench.kernels.blocks.device_function import has_fast_form
 from tunebench.kernels.blocks.loops import numbers_of
-from tunebench.studies.writing.loops.lower import GIVEN, UnloweredError, lower
+from tunebench.studies.writing.loops.lower import GIVEN, UnloweredError, export, is_same, lower
 from tunebench.studies.writing.loops.nest import Pass
 from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of
 from tunebench.studies.writing.new.trace import Traced
@@ -92,9 +92,17 @@ def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) 
     """The programs of a model by mode; one by the name of nothing where they are the same."""
     programs: dict[str, Program] = {}
     errors = []
+    of_eval: torch.export.ExportedProgram | None = None
     for mode in ("eval", "train"):
         try:
-            programs[mode] = ProgramWriter(lower(model_in(mode == "train"), inputs)).write()
+            model = model_in(mode == "train")
+            exported = export(model, inputs)
+            if of_eval is not None and is_same(exported, of_eval):
+                if "eval" in programs:
+                    programs[mode] = programs["eval"]
+                break
+            of_eval = exported
+            programs[mode] = ProgramWriter(lower(model, inputs, exported)).write()
         except UnloweredError as error:
             errors.append(error)
     if not programs:

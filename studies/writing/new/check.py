@@ -29,9 +29,9 @@ from tunebench.tuner.reference import Reference, seed_generators
 from tunebench.tuner.study.evaluate import Subject
 from tunebench.tuner.users_code import described
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 16 << 20
 """Limit in bytes of all results of one forward together; a model that makes more is run at smaller sizes."""
-MOST_OPERATIONS = 1 << 30
+MOST_OPERATIONS = 1 << 28
 _CAPS = (2048, 1024, 512, 256, 128, 64, 32, 16)
 
 Rewrite = Callable[[Reference, Path], Path]

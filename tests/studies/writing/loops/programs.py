@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tunebench.kernels.blocks import loops
-from tunebench.studies.writing.loops.lower import UnloweredError, lower
+from tunebench.studies.writing.loops.lower import UnloweredError, export, lower
 from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.device import find_device
@@ -32,7 +32,7 @@ class Case:
 def program_of(case: Case, prefix: str) -> Program:
     """Write a case's program; its own tensors have values, which the program does not see."""
     with FakeTensorMode(allow_non_fake_inputs=True):
-        return ProgramWriter(lower(case.model, case.inputs)).write().renamed(prefix)
+        return ProgramWriter(lower(case.model, case.inputs, export(case.model, case.inputs))).write().renamed(prefix)
 
 
 def run(cases: Mapping[str, Case], folder: Path, dtype: str = "float32") -> dict[str, torch.Tensor | str]:
