@@ -4,7 +4,7 @@ and what they are for."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from torch import nn
 
 from tunebench.kernels.blocks.block import fast_math_tunables
 from tunebench.kernels.blocks.plain_product import kernel_of_product, product
+from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.derived import KeepsNothing
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared.alignment import aligned
@@ -26,7 +27,7 @@ from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.errors import CompilerMissingError, UserError
 from tunebench.tuner.kernel import Kernel, Mode, Plan, ceil_div
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Axes, Problem
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
 _Part = tuple[tuple[Tunable, ...], tuple[Constraint, ...]]
@@ -112,6 +113,25 @@ def space(*parts: _Part) -> SearchSpace:
     return SearchSpace(tuple(tunables.values()), tuple(one for part in parts for one in part[1]))
 
 
+def takes(model: TunedModule, axes: Axes, *inputs: object, indices: Collection[str] = ()) -> bool:
+    """Return whether passes around a block can read the inputs of a call; where not, the reason is kept.
+
+    Args:
+        axes: the names of the inputs, and of the dimensions of each.
+        indices: the names of those that are positions, classes or masks.
+    """
+
+    def accepts(name: str, tensor: torch.Tensor) -> bool:
+        return name not in axes and model.accepts_layout(name, tensor)
+
+    try:
+        sizes_of(model, dict(zip(axes, inputs, strict=True)), axes, indices, accepts)
+    except UnservedError as error:
+        model.unserved(str(error))
+        return False
+    return True
+
+
 def sized(model: TunedModule, problem: Problem | None, *, is_read: bool = True, **sizes: int) -> Problem | None:
     """Return a block's problem with sizes that are constants of the passes around it.
 
@@ -175,7 +195,7 @@ def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Te
     if plan[PRODUCTS] == "library" or numbers:
         return function(*given, **numbers)
     *added, x, weight = given
-    sizes = sizes_of(x, weight)
+    sizes = sizes_of_product(x, weight)
     own = plan.once(_own_product, sizes)
     if own is None:
         return function(*given)
@@ -186,7 +206,7 @@ def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Te
     return made.add_(added[0]) if added and bias is None else made
 
 
-def sizes_of(x: torch.Tensor, weight: torch.Tensor) -> ProductSizes:
+def sizes_of_product(x: torch.Tensor, weight: torch.Tensor) -> ProductSizes:
     """Return the sizes of a product as torch.mm and bmm take its factors; those of a layer lie in rows both."""
     rows, depth, features = *x.shape[-2:], weight.shape[-1]
     if x.dim() == 2 and x.is_contiguous() and weight.mT.is_contiguous():

@@ -36,7 +36,7 @@ from tunebench.tuner.problem import Accuracy, Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, CacheRegime, ErrorFigures, Ratio
 from tunebench.tuner.settings import Setting, apply_settings, described, require_settings, under
-from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, pick_clock
 from tunebench.tuner.timing.statistics import Samples, median_interval, speedup

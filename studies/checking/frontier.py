@@ -44,8 +44,9 @@ from tunebench.tuner.result import Measurement, TrialResult, TrialStatus
 from tunebench.tuner.search.warm_start import choose_warm_starts
 from tunebench.tuner.settings import Setting, under
 from tunebench.tuner.space import ValidSpace
-from tunebench.tuner.study.evaluate import Leaders, Subject
+from tunebench.tuner.study.evaluate import Leaders
 from tunebench.tuner.study.outcome import not_built
+from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.timing.measure import Control, clocks_for, measure_steadily, pick_clock
 from tunebench.tuner.users_code import described
 

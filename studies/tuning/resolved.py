@@ -31,8 +31,9 @@ from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.settings import Setting, apply_settings, in_force, require_settings
 from tunebench.tuner.space import SearchSpace
 from tunebench.tuner.study.account import Account, Activity
-from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import LocalEvaluator
 from tunebench.tuner.study.plan import has_time_to_compile
+from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.timing.energy import counter_of
 

@@ -25,7 +25,7 @@ from tunebench.tuner.device import any_gpu, find_device
 from tunebench.tuner.errors import CompileError
 from tunebench.tuner.isolation import context, without_main
 from tunebench.tuner.kernel import ModelFactory
-from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, measure_steadily, pick_clock
 
 BEGIN_SECONDS = 60.0

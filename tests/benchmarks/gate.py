@@ -32,7 +32,7 @@ from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.result import Verdict
-from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.study.subject import Subject
 
 
 def main(

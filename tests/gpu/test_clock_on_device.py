@@ -16,10 +16,11 @@ from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Decision
 from tunebench.tuner.search.strategies import make_sampler
-from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import LocalEvaluator
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.outcome import Budget
 from tunebench.tuner.study.study import StudyRun
+from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.timing.conditions import read_conditions
 from tunebench.tuner.timing.confirm import confirm, tells
 from tunebench.tuner.timing.measure import Control, CudaClock, CudaGraphClock, clocks_for, measure_steadily, pick_clock

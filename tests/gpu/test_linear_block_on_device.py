@@ -12,7 +12,7 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.study.subject import Subject
 
 pytestmark = pytest.mark.gpu
 

@@ -18,10 +18,11 @@ from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import CacheRegime
 from tunebench.tuner.search.strategies import make_sampler
-from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import LocalEvaluator
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.outcome import Budget
 from tunebench.tuner.study.study import StudyRun
+from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.timing.measure import clocks_for
 
 pytestmark = pytest.mark.gpu

@@ -22,7 +22,7 @@ from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Verdict
 from tunebench.tuner.settings import under
-from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.study.subject import Subject
 
 pytestmark = pytest.mark.gpu
 

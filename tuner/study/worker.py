@@ -35,13 +35,8 @@ from tunebench.tuner.isolation import (
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, Stage, TrialResult, TrialStatus
 from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import (
-    NOBODY,
-    Finalist,
-    Foreseen,
-    Leaders,
-    LocalEvaluator,
-)
+from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
+from tunebench.tuner.study.subject import Foreseen
 from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.watched import load_seconds
 

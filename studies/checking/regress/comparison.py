@@ -34,7 +34,8 @@ from tunebench.tuner.errors import (
 from tunebench.tuner.isolation import DeathError, report, run_isolated
 from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.result import CONTROL, Ratio
-from tunebench.tuner.study.evaluate import Finalist, Leaders, LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import Finalist, Leaders, LocalEvaluator
+from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.timing.confirm import most_seconds
 from tunebench.tuner.timing.statistics import Samples, control_ratio, speedup
 

@@ -32,6 +32,7 @@ DTYPE: str = ""
 OPTIONS: Mapping[str, str] = {}
 MODES: Sequence[str] = ()
 INPUT_SHAPES: Sequence[tuple[int, ...] | None] = ()
+INPUT_TYPES: Sequence[str | None] = ()
 HELD_SHAPES: Sequence[tuple[int, ...]] = ()
 SUBMODULES: Sequence[str] = ()
 NUMBERS: Sequence[str] = ()
@@ -292,6 +293,7 @@ class TunedModule(nn.Module):
                 return False
         return (
             [one.shape if isinstance(one, torch.Tensor) else None for one in inputs] == INPUT_SHAPES
+            and [str(one.dtype) if isinstance(one, torch.Tensor) else None for one in inputs] == INPUT_TYPES
             and [one.shape for one in held_ones] == HELD_SHAPES
             and all(isinstance(one, (torch.Tensor, int, float)) for one in inputs)
             and all(isinstance(getattr(self, name), (int, float)) for name in NUMBERS)

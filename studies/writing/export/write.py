@@ -152,6 +152,7 @@ class Layout:
 
     Attributes:
         inputs: the shape of each input, None of one that is no tensor.
+        types: of the inputs, likewise.
         held: the shapes of the parameters, then of the buffers.
         submodules: their types' names.
         numbers: the names of its attributes that are numbers.
@@ -160,6 +161,7 @@ class Layout:
     """
 
     inputs: list[tuple[int, ...] | None]
+    types: list[str | None]
     held: list[tuple[int, ...]]
     submodules: list[str]
     numbers: list[str]
@@ -182,6 +184,7 @@ def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Lay
         calls = {training: trace_reference(candidate.train(training), inputs) for training in (False, True)}
     return Layout(
         inputs=[tuple(value.shape) if isinstance(value, torch.Tensor) else None for value in inputs],
+        types=[str(value.dtype) if isinstance(value, torch.Tensor) else None for value in inputs],
         held=[tuple(tensor.shape) for tensors in held(made) for tensor in tensors],
         submodules=[type(child).__name__ for child in made.modules()][1:],
         numbers=[
@@ -261,6 +264,7 @@ def parts_of(
         "OPTIONS": {name: str(value) for name, value in problem.options.items()},
         "MODES": [mode.value for mode in kernel.modes],
         "INPUT_SHAPES": layout.inputs,
+        "INPUT_TYPES": layout.types,
         "HELD_SHAPES": layout.held,
         "SUBMODULES": layout.submodules,
         "NUMBERS": layout.numbers,

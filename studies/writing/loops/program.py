@@ -267,7 +267,7 @@ class ProgramWriter:
             yield f'loops.launch(plan, "{one.name}", [{values}], {self._python(one.kept)}{reduced})'
 
     def _sizes_of_product(self, one: Product) -> str:
-        """The Python of `loops.ProductSizes`, as `loops.sizes_of` finds them."""
+        """The Python of `loops.ProductSizes`, as `loops.sizes_of_product` finds them."""
         x, weight = (factor.get_layout() for factor in one.inputs[-2:])
         rows, depth, features = *x.size[-2:], weight.size[-1]
         numbers = (sympy.prod(x.size[:-2]), rows, depth, features)

@@ -17,7 +17,8 @@ from tunebench.kernels.blocks.loops import numbers_of
 from tunebench.studies.writing.loops.lower import GIVEN, UnloweredError, export, is_same, lower
 from tunebench.studies.writing.loops.nest import Pass
 from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of
-from tunebench.studies.writing.new.trace import Traced
+from tunebench.studies.writing.new.trace import Traced, main_dtype
+from tunebench.tuner.reference import DTYPES
 
 _MODEL = '''"""{name}: {count} over loop nests, made from {source} by `tunebench new` (docs/loops.md)."""
 
@@ -44,8 +45,11 @@ class ModelNew(TunedModule, Model):
     )
 
     def problem(self, {taken}) -> Problem | None:
+        served = super().problem({passed})
+        if served is None:
+            return None
 {checks}
-        return super().problem({passed})
+        return served
 
     def tuned_forward(self, plan: Plan, {taken}) -> {returns}:
 {body}{ready}
@@ -71,7 +75,12 @@ class Written:
 
 
 def write(
-    name: str, model: nn.Module, inputs: Mapping[str, Any], source: str, defaults: Mapping[str, Any] = _NO_DEFAULTS
+    name: str,
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    source: str,
+    defaults: Mapping[str, Any] = _NO_DEFAULTS,
+    dtypes: Sequence[str] = tuple(DTYPES),
 ) -> Written:
     """Write a model's passes.
 
@@ -79,13 +88,16 @@ def write(
         inputs: by the names of `forward`'s arguments; fake tensors will do, as for the model's own.
         defaults: of those of them that have one.
         source: what the model is from.
+        dtypes: that they are for; of a half type they are for no other.
 
     Raises:
         UnloweredError: something of it is no loop nest.
     """
     if "plan" in inputs:
         raise UnloweredError("the argument 'plan', whose name means something else in it")
-    return _written(name, model, inputs, defaults, source, _programs(model.train, inputs))
+    if (main := main_dtype(model, inputs.values())) in (torch.float16, torch.bfloat16):
+        dtypes = [str(main).removeprefix("torch.")]
+    return _written(name, model, inputs, defaults, source, _programs(model.train, inputs), dtypes)
 
 
 def _programs(model_in: Callable[[bool], nn.Module], inputs: Mapping[str, Any]) -> dict[str, Program]:
@@ -168,13 +180,12 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
     checks = dict.fromkeys(
         [*([tuple(_checks({"": front}, ("eval",)))] if front else []), tuple(_checks(programs, modes or ["eval"]))]
     )
-    tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
+    indices = [name for name, value in inputs.items() if _is_index(value)]
+    of_indices = f", indices={_listed(indices)}" if indices else ""
     problem = [
         *_checks_of_numbers(inputs),
-        f"if not {tensors[0]}.is_contiguous():"
-        if len(tensors) == 1
-        else f"if not ({' and '.join(f'{name}.is_contiguous()' for name in tensors)}):",
-        '    return self.unserved("the passes are for contiguous tensors")',
+        f"if not loops.takes(self, {plain_text(axes := _axes(inputs))}, {', '.join(axes)}{of_indices}):",
+        "    return None",
         *(line for lines in checks for line in lines),
     ]
     places = {size: place for program in every for size, place in program.sizes.items()}
@@ -275,6 +286,7 @@ def _written(
     defaults: Mapping[str, Any],
     source: str,
     programs: Mapping[str, Program],
+    dtypes: Sequence[str],
 ) -> Written:
     passes = [one for program in programs.values() for one in program.passes]
     if not passes:
@@ -282,20 +294,12 @@ def _written(
     texts = source_of(list(programs.values()))
     indices = [key for key, value in inputs.items() if _is_index(value)]
     modes = tuple(programs) if "" not in programs else ("eval",)
-    axes = {
-        key: tuple(f"{key}_{at}" for at in range(value.dim())) if value.dim() != 1 else f"{key}_0"
-        for key, value in inputs.items()
-        if isinstance(value, torch.Tensor)
-    }
+    axes = {key: names[0] if len(names) == 1 else names for key, names in _axes(inputs).items()}
     sizes = dict.fromkeys(size for program in programs.values() for size in program.sizes)
     declared = [f"axes={plain_text(axes)},", f"compiled_axes={_listed(sizes)},"]
     declared += [f"indices={_listed(indices)},"] if indices else []
     declared += [f"modes={_listed(modes)},"] if len(modes) > 1 else []
-    main = next((value.dtype for value in inputs.values() if _is_floating(value)), torch.float32)
-    if main in (torch.float16, torch.bfloat16):
-        declared.append(f"dtypes={_listed([str(main).removeprefix('torch.')])},")
-    else:
-        declared.append('dtypes=("float32", "float64", "float16", "bfloat16"),')
+    declared.append(f"dtypes={_listed(dtypes)},")
     fast = ["loops.fast_math(),"] if has_fast_form([one.text for one in passes]) else []
     parts = [*fast, *_parts(passes, [*programs.values()], is_alone=True)]
     body, ready = _body(programs), _ready([*programs.values()])
@@ -314,6 +318,12 @@ def _written(
         ready="".join(f"\n    {one}" for one in ("", *ready) if ready).replace("\n    \n", "\n\n", 1),
     )
     return Written(text, texts)
+
+
+def _axes(inputs: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The names of the dimensions of each tensor among the inputs."""
+    tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+    return {key: tuple(f"{key}_{at}" for at in range(value.dim())) for key, value in tensors.items()}
 
 
 def _numbers(model: nn.Module) -> list[str]:
@@ -362,12 +372,13 @@ def taken_text(names: Sequence[str], inputs: Sequence[Any], defaults: Mapping[st
 def _numbers_served(inputs: Mapping[str, Any]) -> list[str]:
     """Return the statements in front of passes that leave calls with other numbers to the reference.
 
-    Calls that differ in a floating-point number alone are served alike, without another look at `problem`.
+    Calls that differ in a floating-point number alone are served alike, without another look at `problem`, which an
+    exported file does not have.
     """
-    floats = [f"loops.is_same({key}, {_number(value)})" for key, value in inputs.items() if isinstance(value, float)]
-    if not floats:
+    same = [f"loops.is_same({key}, {_number(value)})" for key, value in inputs.items() if _is_number(value)]
+    if not same:
         return []
-    return [f"if not ({' and '.join(floats)}):", f"    return self.reference_forward({', '.join(inputs)})"]
+    return [f"if not ({' and '.join(same)}):", f"    return self.reference_forward({', '.join(inputs)})"]
 
 
 def _checks_of_numbers(inputs: Mapping[str, Any]) -> Iterator[str]:
@@ -375,9 +386,13 @@ def _checks_of_numbers(inputs: Mapping[str, Any]) -> Iterator[str]:
     yield "if path := loops.changed(self, NUMBERS):"
     yield "    return self.unserved(f\"'{path}' is another than the passes were written for\")"
     for key, value in inputs.items():
-        if value is None or isinstance(value, int | float):
+        if _is_number(value):
             yield f"if not loops.is_same({key}, {_number(value)}):"
             yield f'    return self.unserved("the passes are for {key}={value!r}")'
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, int | float)
 
 
 def _number(value: float | None) -> str:
@@ -427,7 +442,3 @@ def _body(programs: Mapping[str, Program]) -> list[str]:
 
 def _is_index(value: object) -> bool:
     return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
-
-
-def _is_floating(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype.is_floating_point

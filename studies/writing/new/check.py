@@ -26,7 +26,7 @@ from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, tolerance_of
 from tunebench.tuner.gate.values import Values, cloned, difference_of_kinds
 from tunebench.tuner.kernel import Mode, Plan, prepare_model
 from tunebench.tuner.reference import Reference, seed_generators
-from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.users_code import described
 
 MOST_BYTES = 16 << 20

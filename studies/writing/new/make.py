@@ -92,7 +92,7 @@ def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
     if len(traced.inputs) != len(traced.names):
         raise UnloweredError("another number of arguments than get_inputs() gives")
     inputs = dict(zip(traced.names, traced.inputs, strict=True))
-    written = write(name, traced.model, inputs, source, traced.defaults)
+    written = write(name, traced.model, inputs, source, traced.defaults, traced.dtypes)
     rewrite = partial(_rewritten, lambda other: _of_passes(other, source, name))
     return _Draft({"model.py": written.model, f"{name}.cu": written.source}, PASSES, rewrite=rewrite)
 

@@ -13,12 +13,16 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.func import functional_call
 from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tunebench.kernels.runtime.random_state import host_state
 from tunebench.studies.writing.new.named_numbers import named_numbers
 from tunebench.tuner.errors import UserError
-from tunebench.tuner.reference import Reference
+from tunebench.tuner.gate.values import in_type, mapped
+from tunebench.tuner.reference import DTYPES, Reference
 from tunebench.tuner.users_code import described, users_code
 
 _IN_PLACE: dict[Any, Callable[..., Any]] = {
@@ -44,6 +48,7 @@ class Traced:
         reason: why there is no graph.
         output: the shape of what it returns; None where that is no tensor, or depends on values.
         dtype: of what it returns; None likewise.
+        dtypes: the types that a kernel of it is for: in the others it returns another type than its inputs have.
     """
 
     model: nn.Module
@@ -54,6 +59,7 @@ class Traced:
     reason: str
     output: torch.Size | None
     dtype: torch.dtype | None
+    dtypes: tuple[str, ...] = tuple(DTYPES)
 
     def free(self, name: str) -> str:
         """Return a name for a variable of the written methods that no value of the trace has."""
@@ -88,11 +94,57 @@ def trace(reference: Reference) -> Traced:
         reason = f"the argument '{other[0]}', which get_inputs() leaves out"
         return Traced(model, inputs, names, defaults, None, reason, shape, dtype)
     inputs += tuple(defaults.values())
+    dtypes = _dtypes_like(model, inputs, output, fake)
     try:
         graph = _in_both_modes(model, inputs, fake)
     except Exception as error:  # noqa: BLE001 - whatever torch.fx or the model raises of a trace is a reason
         reason = str(error) if isinstance(error, UserError) else described(error)
-    return Traced(model, inputs, names, defaults, graph, reason, shape, dtype)
+    return Traced(model, inputs, names, defaults, graph, reason, shape, dtype, dtypes)
+
+
+def _dtypes_like(model: nn.Module, inputs: tuple[Any, ...], output: object, fake: FakeTensorMode) -> tuple[str, ...]:
+    """Return the types in which a model returns of its type what it returns of it here; `x.float()` is not, in half.
+
+    In float64 it has to compute in that as well, which kernels do.
+    """
+    own, made = main_dtype(model, inputs), _floating(output)
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    found = []
+    for name, dtype in DTYPES.items():
+        wanted = [dtype if one.dtype == own else one.dtype for one in made]
+        try:
+            with fake, torch.no_grad(), _MadeTypes() as mode:
+                there = _floating(functional_call(model, *mapped((held, inputs), in_type(dtype))))
+        except Exception:  # noqa: BLE001 - whatever a model raises in another type, it is not for that
+            continue
+        narrow = mode.dtypes - {dtype} if dtype == torch.float64 else set()
+        if dtype == own or ([one.dtype for one in there] == wanted and not narrow):
+            found.append(name)
+    return tuple(found)
+
+
+class _MadeTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Collects the floating types of what operations make."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtypes = set[torch.dtype]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.dtypes |= {one.dtype for one in _floating(result)}
+        return result
+
+
+def main_dtype(model: nn.Module, inputs: Iterable[Any]) -> torch.dtype:
+    """Return the floating type of a model's inputs, or else of what it holds."""
+    tensors = _floating([*inputs, *model.parameters(), *model.buffers()])
+    return next((one.dtype for one in tensors), torch.float32)
+
+
+def _floating(tree: object) -> list[torch.Tensor]:
+    leaves = tree_leaves(tree)
+    return [one for one in leaves if isinstance(one, torch.Tensor) and one.is_floating_point()]
 
 
 def _in_both_modes(model: nn.Module, inputs: tuple[Any, ...], fake: FakeTensorMode) -> fx.Graph:

@@ -10,6 +10,7 @@ from tunebench.studies.writing.loops.write import PassesAround, plain_text, take
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.trace import Traced
 from tunebench.studies.writing.new.values import Computed
+from tunebench.tuner.reference import DTYPES
 
 _WIDTH = 100
 
@@ -79,6 +80,7 @@ def model_text(name: str, traced: Traced, core: Core, source: str, around: Passe
     body = [line for key, value in core.attributes for line in _attribute(key, value)]
     methods = _methods(traced, core, around)
     body += around.attributes if around is not None else ()
+    body += [] if len(traced.dtypes) == len(DTYPES) else [f"dtypes = {plain_text(traced.dtypes)}"]
     used = "\n".join([*body, *methods])
     if re.search(r"\bmath\.", used):
         lines += ["import math", ""]

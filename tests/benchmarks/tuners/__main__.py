@@ -34,7 +34,7 @@ from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.study.subject import Subject
 
 _HERE = Path(__file__).parent
 _WITHIN = 1.01

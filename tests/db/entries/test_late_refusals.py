@@ -43,11 +43,12 @@ from tunebench.tuner.errors import DatabaseError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, TrialStatus
 from tunebench.tuner.search.strategies import make_sampler
-from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import Finalist, LocalEvaluator
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.history import StudyDescription
 from tunebench.tuner.study.outcome import Budget, Outcome
 from tunebench.tuner.study.study import StudyRun
+from tunebench.tuner.study.subject import Subject
 
 CPU = find_device("cpu")
 FOUND = Stage("sanitizer", False, 2.5, "memcheck: Invalid __global__ read of size 16 bytes")

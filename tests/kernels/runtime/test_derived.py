@@ -21,7 +21,8 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import TrialStatus
-from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import LocalEvaluator
+from tunebench.tuner.study.subject import Subject
 
 REFERENCE = """
 import torch

@@ -16,7 +16,7 @@ from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.variant import Variant
 
 HERE, APART = "here", "apart"

@@ -28,7 +28,8 @@ from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.result import ErrorFigures, TrialStatus, Verdict
-from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import LocalEvaluator
+from tunebench.tuner.study.subject import Subject
 
 CPU = find_device("cpu")
 SIZES = {"batch_size": 64, "input_size": 512, "hidden_size": 256}

@@ -35,10 +35,11 @@ from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import Objective
 from tunebench.tuner.result import Stage, TrialStatus, Verdict
 from tunebench.tuner.search.strategies import make_sampler
-from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import LocalEvaluator
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.outcome import Budget
 from tunebench.tuner.study.study import StudyRun
+from tunebench.tuner.study.subject import Subject
 
 CPU = find_device("cpu")
 ROOT = Path(__file__).parents[3]

@@ -31,11 +31,12 @@ from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.study.account import Activity
-from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.outcome import Budget, Ending, Outcome, Phase, Progress
 from tunebench.tuner.study.plan import COMPILED_SECONDS, MOST_COMPILE_SECONDS, SLACK_SECONDS, Plan
 from tunebench.tuner.study.study import StudyRun
+from tunebench.tuner.study.subject import Subject
 
 CPU = find_device("cpu")
 PROBLEM = Problem({"n": 2112})

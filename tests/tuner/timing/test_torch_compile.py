@@ -11,7 +11,8 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline, Comparison
-from tunebench.tuner.study.evaluate import LocalEvaluator, Subject
+from tunebench.tuner.study.evaluate import LocalEvaluator
+from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference, end_compilers
 
 pytestmark = pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -692,6 +693,63 @@ def test_passes_serve_the_numbers_that_they_were_written_for(
             if numbers or arguments != "x, k":
                 torch.testing.assert_close(model(x, *numbers), model.reference_forward(x, *numbers))
     assert model.problem(x, 3.0) is None and model.reason == "the passes are for k=2.0"
+
+
+@pytest.mark.parametrize(
+    ("forward", "dtypes"),
+    [
+        ("torch.tanh(x) * 2", ("float32", "float64", "float16", "bfloat16")),
+        ("torch.tanh(x.float()).to(x.dtype)", ("float32", "float16", "bfloat16")),
+        ("torch.tanh(x.float())", ("float32",)),
+        ("torch.softmax(x, -1, dtype=torch.float32)", ("float32",)),
+        ("self.fc(x).float()", ("float32",)),
+        ("(x + torch.arange(24)).cumsum(-1)", ("float32", "float64", "float16", "bfloat16")),
+        ("(x + torch.arange(24) / 3).cumsum(-1)", ("float32",)),
+    ],
+)
+def test_a_kernel_is_for_the_types_in_which_its_model_returns_them(
+    forward: str, dtypes: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = problem(tmp_path, f"return {forward}", "self.fc = nn.Linear(24, 8)", inputs="torch.randn(rows, 24)")
+    assert trace(load_reference(file)).dtypes == dtypes
+    if dtypes == ("float32",):
+        made = tunebench.new(tmp_path / "mine", problem=file)
+        model = import_model(str(made.folder))(0.25).half()
+        x = torch.randn(6, 24).half()
+        assert made.block and model.problem(x) is None and "the kernel is for float32, the inputs" in model.reason
+
+
+OTHERWISE: Mapping[str, Callable[..., tuple[object, ...]]] = {
+    "one of another type": lambda x, y: (x, y.bfloat16()),
+    "the other of another type": lambda x, y: (x.bfloat16(), y),
+    "integers": lambda x, y: (x, y.int()),
+    "more axes": lambda x, y: (x[None], y[None]),
+    "fewer axes": lambda x, y: (x[0], y[0]),
+    "a number": lambda x, _: (x, 2.0),
+    "not contiguous": lambda x, y: (x.T.contiguous().T, y),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "forward", ["(x.sin() * y).cumsum(-1)", "self.fc(x.sin() * y)", "(self.fc(x) * y[:, :8]).cumsum(-1)"]
+)
+def test_passes_serve_inputs_like_those_that_they_were_written_for(forward: str, tmp_path: Path) -> None:
+    """Whatever else the reference takes it computes itself."""
+    inputs = "torch.randn(rows, 24), torch.randn(rows, 24)"
+    file = problem(tmp_path, f"return {forward}", "self.fc = nn.Linear(24, 8)", "x, y", inputs)
+    assert tunebench.new(tmp_path / "mine", problem=file).block.lower().endswith("passes")
+    model, x, y = import_model(str(tmp_path / "mine"))(0.25).eval(), torch.randn(6, 24), torch.randn(6, 24)
+    pinned(model, x, y)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x, y), model.reference_forward(x, y))
+        for name, change in OTHERWISE.items():
+            given = change(x, y)
+            try:
+                wanted = model.reference_forward(*given)
+            except (RuntimeError, TypeError, IndexError):
+                continue
+            torch.testing.assert_close(model(*given), wanted, msg=f"{name}: {model.reason}")
 
 
 def pinned(model: Any, *inputs: Any) -> None:

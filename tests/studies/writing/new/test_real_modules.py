@@ -26,7 +26,7 @@ from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.values import cloned
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import load_reference
-from tunebench.tuner.study.evaluate import Subject
+from tunebench.tuner.study.subject import Subject
 
 RECORDED = {(row["group"], row["name"]): row for row in read_rows(ROOT / "docs/results/cpu/coverage.json")[0]}
 
