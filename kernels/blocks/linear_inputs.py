@@ -76,6 +76,8 @@ def require_fitting(stacks: Stacks, used: Sequence[Operand], values: Sequence[An
     for one, value in zip(used, values, strict=True):
         if one.kind is Kind.ELEMENT and value.shape != shape:
             raise UnservedError(f"'{one.path}' is {tuple(value.shape)}, the product {shape}")
+        if one.kind in (Kind.ELEMENT, Kind.PER_ROW) and not value.is_contiguous():
+            raise UnservedError(f"'{one.path}' is not contiguous: its strides are {value.stride()}")
         if one.kind in sizes and value.numel() != sizes[one.kind]:
             raise UnservedError(f"'{one.path}' has {value.numel()} elements, not {sizes[one.kind]}")
 

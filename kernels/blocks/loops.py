@@ -10,8 +10,8 @@ from math import gcd
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
+from tunebench.kernels.blocks import attributes
 from tunebench.kernels.blocks.block import fast_math_tunables
 from tunebench.kernels.blocks.plain_product import kernel_of_product, product
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
@@ -30,6 +30,7 @@ from tunebench.tuner.kernel import Kernel, Mode, Plan, ceil_div
 from tunebench.tuner.problem import Axes, Problem
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 
+changed = attributes.changed
 _Part = tuple[tuple[Tunable, ...], tuple[Constraint, ...]]
 _MOST_BYTES = 24
 """Upper limit of the bytes of a value that is joined."""
@@ -273,33 +274,6 @@ def accumulator(plan: Plan) -> torch.dtype:
     return torch.float64 if plan.problem.dtype == "float64" else torch.float32
 
 
-def numbers_of(model: nn.Module) -> dict[str, object]:
-    """Return the numbers and words that a model and its layers have as attributes, and the shapes of their tensors."""
-    found: dict[str, object] = {}
-    for place, layer in model.named_modules():
-        own = {
-            name: value
-            for name, value in vars(layer).items()
-            if not name.startswith("_") and name not in ("training", "policy", "accuracy", "wait") and _is_plain(value)
-        }
-        tensors = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
-        own |= {name: tuple(tensor.shape) for name, tensor in tensors}
-        found |= {f"{place}.{name}" if place else name: value for name, value in own.items()}
-    return found
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, tuple | list):
-        return all(map(_is_plain, value))
-    return isinstance(value, int | float | str) or value is None
-
-
 def is_same(value: object, number: object) -> bool:
     """Whether an argument of a call is the number, or the None, that passes were written for."""
     return type(value) is type(number) and value == number
-
-
-def changed(model: nn.Module, numbers: Mapping[str, object]) -> str:
-    """Return the path of an attribute that is not what passes were written for; empty where there is none."""
-    found = numbers_of(model)
-    return next((path for path, value in numbers.items() if path not in found or found[path] != value), "")

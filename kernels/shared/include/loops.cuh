@@ -74,6 +74,12 @@ template <long long size, int lanes, int items> struct Trips {
 };
 
 template <class T> __device__ __forceinline__ constexpr T floor_div(T x, long long y) {
+#ifndef __CUDA_ARCH__
+    // Of these a GPU has some answer, and a CPU stops the process.
+    if (y == 0 || y == -1) {
+        return y == 0 ? T(0) : static_cast<T>(-static_cast<unsigned long long>(x));
+    }
+#endif
     const T quotient = static_cast<T>(x / y);
     return x % y != 0 && (x < 0) != (y < 0) ? quotient - 1 : quotient;
 }

@@ -325,7 +325,7 @@ def lower(model: nn.Module, inputs: Mapping[str, Any], exported: torch.export.Ex
         elif one.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             places[one.arg.name] = Place(attribute_text(model, str(one.target)), is_input=False)
         elif one.kind is InputKind.CONSTANT_TENSOR:
-            _write_out(exported, one)
+            _write_out(exported, one, model)
         else:
             raise UnloweredError(f"an argument that is a {one.kind.name.lower()}")
     module = exported.graph_module
@@ -380,12 +380,15 @@ def _form(value: object) -> str:
     return f"({', '.join(map(_form, value))}{',' if len(value) == 1 else ''})"
 
 
-def _write_out(exported: torch.export.ExportedProgram, made: InputSpec) -> None:
+def _write_out(exported: torch.export.ExportedProgram, made: InputSpec, model: nn.Module) -> None:
     """Have the graph make a tensor that forward makes of one number.
 
     Raises:
-        UnloweredError: it has several.
+        UnloweredError: it has several, or is an attribute, whose changes nobody would notice.
     """
+    place, _, name = str(made.target).rpartition(".")
+    if not name.startswith("_tensor_constant") and hasattr(model.get_submodule(place), name):
+        raise UnloweredError(f"'{made.target}', a tensor that is no buffer")
     value: Any = exported.constants[str(made.target)]
     value = getattr(value, "constant", value)  # of a fake tensor, which the trace was given
     if value is None or value.numel() != 1 or isinstance(value, FakeTensor):

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from tunebench.kernels.blocks.attributes import attributes_of
 from tunebench.kernels.blocks.device_function import has_fast_form
-from tunebench.kernels.blocks.loops import numbers_of
 from tunebench.studies.writing.loops.lower import GIVEN, UnloweredError, export, is_same, lower
 from tunebench.studies.writing.loops.nest import Pass
 from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of
@@ -328,7 +328,7 @@ def _axes(inputs: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def _numbers(model: nn.Module) -> list[str]:
     """The statement that says what a model's attributes are."""
-    lines = [f'    "{key}": {plain_text(value)},' for key, value in numbers_of(model).items()]
+    lines = [f'    "{key}": {plain_text(value)},' for key, value in attributes_of(model).items()]
     return ["NUMBERS = {", *lines, "}"] if lines else ["NUMBERS = {}"]
 
 

@@ -161,6 +161,8 @@ def _compare(factory: type[TunedModule], reference: Reference, mode: Mode, build
         if (difference := difference_of_kinds(found, wanted)) is not None:
             raise UserError(f"{what} returns {difference}")
         for path, tensor in wanted.tensors.items():
+            if found.tensors[path].dtype != tensor.dtype:
+                raise UserError(f"{what} returns {found.tensors[path].dtype}, not {tensor.dtype}")
             if not _is_close(found.tensors[path], tensor):
                 raise UserError(f"{what} computes something else")
         if drawn != drawn_by_kernel:

@@ -103,35 +103,43 @@ def trace(reference: Reference) -> Traced:
 
 
 def _dtypes_like(model: nn.Module, inputs: tuple[Any, ...], output: object, fake: FakeTensorMode) -> tuple[str, ...]:
-    """Return the types in which a model returns of its type what it returns of it here; `x.float()` is not, in half.
+    """Return the types in which a model does the same as in its own, by the same numbers, in as many bits or more.
 
-    In float64 it has to compute in that as well, which kernels do.
+    `x.float()` is not the same in half types, nor in float64; `torch.finfo(x.dtype).min` is in none another.
     """
     own, made = main_dtype(model, inputs), _floating(output)
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    done: dict[torch.dtype, _Operations] = {}
     found = []
-    for name, dtype in DTYPES.items():
-        wanted = [dtype if one.dtype == own else one.dtype for one in made]
+    for dtype in dict.fromkeys((own, *DTYPES.values())):
         try:
-            with fake, torch.no_grad(), _MadeTypes() as mode:
+            with fake, torch.no_grad(), _Operations() as done[dtype]:
                 there = _floating(functional_call(model, *mapped((held, inputs), in_type(dtype))))
         except Exception:  # noqa: BLE001 - whatever a model raises in another type, it is not for that
             continue
-        narrow = mode.dtypes - {dtype} if dtype == torch.float64 else set()
-        if dtype == own or ([one.dtype for one in there] == wanted and not narrow):
-            found.append(name)
-    return tuple(found)
+        is_same = [one.dtype for one in there] == [dtype if one.dtype == own else one.dtype for one in made]
+        is_same &= done[dtype].by_numbers == done[own].by_numbers
+        is_wide = dtype != torch.float64 or done[dtype].dtypes <= {dtype}
+        if dtype == own or (is_same and is_wide):
+            found.append(dtype)
+    return tuple(name for name, dtype in DTYPES.items() if dtype in found)
 
 
-class _MadeTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Collects the floating types of what operations make."""
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Collects operations but casts, each with its numbers, and the floating types of what they make."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.dtypes = set[torch.dtype]()
+        self.by_numbers: list[tuple[object, ...]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        numbers = [one for one in tree_leaves((args, kwargs)) if isinstance(one, int | float)]
+        if func.namespace == "aten" and func is not torch.ops.aten._to_copy.default:
+            self.by_numbers.append((func, *numbers))
+        if func is torch.ops.aten.nan_to_num.default:  # its own numbers are the type's
+            self.by_numbers.append((result.dtype,))
         self.dtypes |= {one.dtype for one in _floating(result)}
         return result
 
@@ -194,8 +202,11 @@ def _graph_of(model: nn.Module, fake: FakeTensorMode, *, training: bool) -> fx.G
             place, _, name = str(node.target).rpartition(".")
             module = model.get_submodule(place)
             node.meta["number"] = number = number_of(getattr(module, name))
-            if name not in module._parameters and name not in module._buffers and number is None:
-                raise UserError("forward makes a tensor of its own")
+            if name not in module._parameters and name not in module._buffers:
+                if number is None:
+                    raise UserError("forward makes a tensor of its own")
+                if not name.startswith(_CONSTANT):  # what it is later nobody would notice
+                    raise UserError(f"'{node.target}' is a tensor and no buffer")
     return graph
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from textwrap import wrap
 
+from tunebench.kernels.blocks.attributes import structure_of
 from tunebench.studies.writing.loops.lower import GIVEN
 from tunebench.studies.writing.loops.write import PassesAround, plain_text, taken_text
 from tunebench.studies.writing.new.core import Core
@@ -80,6 +81,8 @@ def model_text(name: str, traced: Traced, core: Core, source: str, around: Passe
     body = [line for key, value in core.attributes for line in _attribute(key, value)]
     methods = _methods(traced, core, around)
     body += around.attributes if around is not None else ()
+    if around is None and (structure := structure_of(traced.model)):
+        body += _attribute("written_for", structure)
     body += [] if len(traced.dtypes) == len(DTYPES) else [f"dtypes = {plain_text(traced.dtypes)}"]
     used = "\n".join([*body, *methods])
     if re.search(r"\bmath\.", used):

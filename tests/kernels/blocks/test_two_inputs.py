@@ -69,6 +69,14 @@ def test_every_product_reads_operands_either_way_round(tmp_path: Path, layer: st
     assert_right(model, *strided)
 
 
+def test_what_is_read_behind_a_product_is_contiguous(tmp_path: Path) -> None:
+    """A residual, or one value for each row, in another order of its axes is left to the reference."""
+    model = model_of(tmp_path, "x @ y.T", "torch.tanh({}) + r", 'function = "tanh(value) + r"', "x, y, r")
+    x, y = torch.randn(3, 6, 16), torch.randn(3, 8, 16)
+    assert model.problem(x, y, torch.randn(3, 6, 8)) is not None
+    assert model.problem(x, y, torch.randn(6, 3, 8).transpose(0, 1)) is None and "'r' is not contiguous" in model.reason
+
+
 @pytest.mark.slow
 def test_stacks_of_matrices_are_one_matrix_or_several_products(tmp_path: Path) -> None:
     model, y = model_of(tmp_path, "x @ y"), torch.randn(5, 6)

@@ -10,7 +10,7 @@ from programs import Case, kernel_of, program_of, results_of, run
 from torch import nn
 from torch.nn import functional
 
-from tunebench.kernels.blocks.loops import changed, numbers_of
+from tunebench.kernels.blocks.attributes import attributes_of, changed
 from tunebench.studies.writing.loops.lower import UnloweredError
 from tunebench.studies.writing.loops.program import Program
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
@@ -221,7 +221,7 @@ def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -
 
 def test_passes_are_for_tensors_of_the_shapes_that_they_were_written_for() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    numbers = numbers_of(model)
+    numbers = attributes_of(model)
     assert changed(model, numbers) == ""
     model[1].running_mean = torch.zeros(5)
     assert changed(model, numbers) == "1.running_mean"

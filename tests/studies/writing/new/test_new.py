@@ -13,6 +13,7 @@ import pytest
 import torch
 from command_line import CommandLine
 from sampling import slow_but
+from torch import nn
 
 import tunebench
 from tunebench.kernels.runtime.registry import import_model
@@ -703,6 +704,8 @@ def test_passes_serve_the_numbers_that_they_were_written_for(
         ("torch.tanh(x.float())", ("float32",)),
         ("torch.softmax(x, -1, dtype=torch.float32)", ("float32",)),
         ("self.fc(x).float()", ("float32",)),
+        ("x * (2 if x.dtype == torch.float32 else 3)", ("float32",)),
+        ("torch.nan_to_num(x)", ("float32",)),
         ("(x + torch.arange(24)).cumsum(-1)", ("float32", "float64", "float16", "bfloat16")),
         ("(x + torch.arange(24) / 3).cumsum(-1)", ("float32",)),
     ],
@@ -717,6 +720,49 @@ def test_a_kernel_is_for_the_types_in_which_its_model_returns_them(
         model = import_model(str(made.folder))(0.25).half()
         x = torch.randn(6, 24).half()
         assert made.block and model.problem(x) is None and "the kernel is for float32, the inputs" in model.reason
+
+
+STRUCTURES: Mapping[str, tuple[str, str, tuple[object, ...], Callable[[Any], object]]] = {
+    "another activation": ("self.act = kind()", "self.act(self.fc(x))", (nn.ReLU, nn.Tanh), lambda m: m.eval()),
+    "a word of a layer": ("self.act = nn.GELU(kind)", "self.act(x) * 9", ("none", "tanh"), lambda m: m.eval()),
+    "a number of a layer": ("self.act = nn.Softmax(kind)", "self.act(x)", (-1, 0), lambda m: m.eval()),
+    "a switch": (
+        "self.kind = kind",
+        "torch.tanh(self.fc(x)) * (2 if self.kind else 3)",
+        (True, False),
+        lambda m: m.eval(),
+    ),
+    "more layers": (
+        "self.act = nn.Sequential(*[nn.LayerNorm(24) for _ in range(kind)])",
+        "self.act(x).cumsum(1)",
+        (2, 3),
+        lambda m: m.eval(),
+    ),
+    "a private number": ("self._kind = kind", "(x * self._kind).cumsum(1)", (2.0, 3.0), lambda m: m.eval()),
+    "a layer in another mode": (
+        "self.act = nn.BatchNorm1d(24)",
+        "self.act(x).cumsum(1)",
+        (1, 1),
+        lambda m: m.train().act.eval(),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("made", "forward", "kinds", "change"), STRUCTURES.values(), ids=STRUCTURES)
+def test_a_kernel_is_for_the_structure_that_it_was_written_for(
+    made: str, forward: str, kinds: tuple[object, object], change: Callable[[Any], object], tmp_path: Path
+) -> None:
+    file = problem(tmp_path, f"return {forward}", f"self.fc = nn.Linear(24, 8); {made}", inputs="torch.randn(rows, 24)")
+    text = file.read_text(encoding="utf-8").replace("slope):", "slope, kind=KIND):")
+    told = [getattr(one, "__name__", None) for one in kinds]
+    file.write_text(text.replace("KIND", f"nn.{told[0]}" if told[0] else repr(kinds[0])), encoding="utf-8")
+    assert tunebench.new(tmp_path / "mine", problem=file).block
+    factory, x = import_model(str(tmp_path / "mine")), torch.randn(6, 24)
+    assert factory(0.25).eval().problem(x) is not None
+    other = factory(0.25, kinds[1])
+    change(other)
+    assert other.problem(x) is None and "written for" in other.reason
 
 
 OTHERWISE: Mapping[str, Callable[..., tuple[object, ...]]] = {

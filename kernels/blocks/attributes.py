@@ -1,0 +1,81 @@
+"""The layers, numbers, words and switches of a model, for which a kernel was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.dropout import _DropoutNd
+
+_OF_EVERY_MODULE = {*vars(nn.Module()), "policy", "accuracy", "wait"}
+_SIZED = (nn.Linear, nn.Bilinear, nn.Embedding, nn.GroupNorm, _ConvNd, _NormBase)
+"""Layers whose numbers are sizes, which a block reads when it is called."""
+
+
+def attributes_of(model: nn.Module) -> dict[str, object]:
+    """Return the classes of a model's layers, and by their paths the shapes of tensors, and what is plain.
+
+    Plain are numbers, words and types, and several of them, and functions by their names.
+    """
+    found: dict[str, object] = {}
+    for place, layer in model.named_modules():
+        own = {name: value for name, value in vars(layer).items() if name not in _OF_EVERY_MODULE and _is_plain(value)}
+        own = {name: _told(value) for name, value in own.items()}
+        tensors = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
+        own |= {name: tuple(tensor.shape) for name, tensor in tensors}
+        found |= {place: type(layer).__name__} if place else {}
+        found |= {f"{place}.{name}" if place else name: value for name, value in own.items()}
+    return found
+
+
+def structure_of(model: nn.Module) -> dict[str, object]:
+    """Return those of them that a block does not read when it is called: all but sizes, and numbers of the model."""
+    layers = dict(model.named_modules())
+    sized = {place for place, layer in layers.items() if isinstance(layer, _SIZED)}
+    of_torch = {place for place, layer in layers.items() if type(layer).__module__.startswith("torch.nn.")}
+
+    def is_fixed(path: str, value: object) -> bool:
+        place = path if path in layers else path.rpartition(".")[0]
+        return place not in sized and (isinstance(value, str | bool) or (type(value) is int and place in of_torch))
+
+    return {path: value for path, value in attributes_of(model).items() if is_fixed(path, value)}
+
+
+def changed(model: nn.Module, written_for: Mapping[str, object], *, is_structure: bool = False) -> str:
+    """Return the path of what is not as a kernel was written for; empty where there is none.
+
+    That is a layer, too, that is another one, is more than there were, or is in another mode than the model.
+
+    Args:
+        is_structure: the kernel was written for `structure_of` a model, and normalises in the mode of each layer.
+    """
+    found, layers = attributes_of(model), {place: one for place, one in model.named_modules() if place}
+    paths = [path for path, value in written_for.items() if path not in found or found[path] != value]
+    if layers.keys() & written_for.keys():  # kernels of earlier versions were not written for layers
+        more = layers.keys() - written_for.keys()
+        paths += [place for place in more if not (is_structure and isinstance(layers[place], _SIZED))]
+    moded = (_DropoutNd,) if is_structure else (_DropoutNd, _NormBase)
+    paths += [place for place, one in layers.items() if isinstance(one, moded) and one.training != model.training]
+    return next(iter(paths), "")
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
+    return isinstance(value, int | float | str | torch.dtype) or value is None or hasattr(value, "__name__")
+
+
+def _told(value: object) -> object:
+    """The same, with types and functions as words."""
+    if isinstance(value, list):
+        return [_told(one) for one in value]
+    if isinstance(value, tuple):
+        return tuple(_told(one) for one in value)
+    if isinstance(value, dict):
+        return {key: _told(one) for key, one in value.items()}
+    return str(value) if isinstance(value, torch.dtype) else getattr(value, "__name__", value)
