@@ -56,7 +56,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from tunebench.kernels.blocks.attributes import changed
 from tunebench.kernels.blocks.device_function import has_fast_form, used_names
 from tunebench.kernels.runtime import folders
 from tunebench.kernels.runtime.tuned_module import TunedModule, require_reference
@@ -179,7 +178,6 @@ class Block(TunedModule):
     dtypes: ClassVar[tuple[str, ...]] = DTYPES
     defaults: ClassVar[Mapping[str, Value]] = {}
     passes: ClassVar[Passes | None] = None
-    written_for: ClassVar[Mapping[str, object]] = {}
 
     kinds_of_operands: ClassVar[tuple[Kind, ...]] = _NAMED[:-1]
     """The kinds that the block can handle; the attribute of another one is refused."""
@@ -247,9 +245,7 @@ class Block(TunedModule):
         return [attrgetter(path)(self) if at is None else inputs[at] for at, path in self.places]
 
     def problem(self, *inputs: Any, **named: Any) -> Problem | None:
-        """See `Kernel.problem`. The reference has calls whose scalar is no number, and models of another structure."""
-        if self.written_for and (path := changed(self, self.written_for, is_structure=True)):
-            return self.unserved(f"'{path}' is another than the kernel was written for")
+        """See `Kernel.problem`. A call whose scalar is not a number is left to the reference."""
         for kind, (at, path) in zip(self.kinds, self.places, strict=True):
             if at is None or at < len(inputs):
                 value = inputs[at] if at is not None else attribute_of(self, kind, path)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import torch
 
-from tunebench.kernels.blocks import attributes
 from tunebench.kernels.blocks.block import fast_math_tunables
 from tunebench.kernels.blocks.plain_product import kernel_of_product, product
+from tunebench.kernels.runtime import attributes
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.derived import KeepsNothing
 from tunebench.kernels.runtime.tuned_module import TunedModule

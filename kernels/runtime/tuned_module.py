@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -17,6 +17,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn.utils.parametrize import is_parametrized
 
 from tunebench.kernels.runtime import policy as policies
+from tunebench.kernels.runtime.attributes import changed
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.decision import Decided, Occasion
 from tunebench.kernels.runtime.derived import DerivedTensors, Source
@@ -81,6 +82,9 @@ class TunedModule(nn.Module, abc.ABC):
     accuracy: Accuracy | str | None = None
     """The accuracy that this module's kernels need, or its name; None takes the program's accuracy."""
 
+    written_for: ClassVar[Mapping[str, object]] = {}
+    """The structure of the models that the kernel is for, see `structure_of`; of no structure where it is for any."""
+
     is_trained: ClassVar[bool] = False
     """Whether `trained_forwards` may give any."""
 
@@ -140,6 +144,8 @@ class TunedModule(nn.Module, abc.ABC):
             raise TypeError(f"problem() takes inputs by position, not {', '.join(named)}=")
         if not has_parts(self, self._made_of):
             return self.unserved("a submodule or a parameter is another than the reference makes, or hooks are inside")
+        if self.written_for and (path := changed(self, self.written_for, is_structure=True)):
+            return self.unserved(f"'{path}' is another than the kernel was written for")
         by_name = dict(zip(self._input_names(), inputs, strict=False))
         try:
             sizes, like = sizes_of(self, by_name, self.kernel.axes, self.kernel.indices, self.accepts_layout)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ INPUT_TYPES: Sequence[str | None] = ()
 HELD_SHAPES: Sequence[tuple[int, ...]] = ()
 SUBMODULES: Sequence[str] = ()
 NUMBERS: Sequence[str] = ()
+FIXED: Mapping[str, object] = {}
 REDRAWS: Mapping[bool, bool] = {}
 MOVED: Mapping[bool, Sequence[int]] = {}
 WATCHED: Sequence[str] = ()
@@ -297,6 +299,7 @@ class TunedModule(nn.Module):
             and [one.shape for one in held_ones] == HELD_SHAPES
             and all(isinstance(one, (torch.Tensor, int, float)) for one in inputs)
             and all(isinstance(getattr(self, name), (int, float)) for name in NUMBERS)
+            and all(operator.attrgetter(path)(self) == value for path, value in FIXED.items())
             and [type(child).__name__ for child in children] == SUBMODULES
             and all(child.training == self.training for child in children)
             and not any(child._forward_hooks or child._forward_pre_hooks for child in children)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import operator
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import torch
+from torch import nn
 
 from tunebench import __version__
 from tunebench.kernels.blocks.block import Block
@@ -156,6 +159,7 @@ class Layout:
         held: the shapes of the parameters, then of the buffers.
         submodules: their types' names.
         numbers: the names of its attributes that are numbers.
+        fixed: the attributes that the kernel was written for, by their paths.
         problem: of a call with these inputs, as far as it is known without their device.
         calls: the reference's operations in such a call, in eval and in train mode.
     """
@@ -165,6 +169,7 @@ class Layout:
     held: list[tuple[int, ...]]
     submodules: list[str]
     numbers: list[str]
+    fixed: dict[str, object]
     problem: Problem | None
     calls: Mapping[bool, ReferenceCall]
 
@@ -190,9 +195,17 @@ def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Lay
         numbers=[
             name for name in sorted(vars(made).keys() - {"training"}) if isinstance(vars(made)[name], int | float)
         ],
+        fixed=_fixed(model, made),
         problem=problem,
         calls=calls,
     )
+
+
+def _fixed(model: type[TunedModule], made: nn.Module) -> dict[str, object]:
+    """Return the plain attributes of a reference that its kernel, as `new` writes it, was written for."""
+    written_for = {**getattr(sys.modules[model.__module__], "NUMBERS", {}), **model.written_for}
+    values = {path: operator.attrgetter(path)(made) for path in written_for}
+    return {path: value for path, value in values.items() if isinstance(value, int | float | str | tuple | None)}
 
 
 @dataclass(frozen=True)
@@ -268,6 +281,7 @@ def parts_of(
         "HELD_SHAPES": layout.held,
         "SUBMODULES": layout.submodules,
         "NUMBERS": layout.numbers,
+        "FIXED": layout.fixed,
         "REDRAWS": {training: bool(call.obstacle) for training, call in layout.calls.items()},
         "MOVED": {training: call.moved for training, call in layout.calls.items()},
         "WATCHED": sorted({name.value for call in layout.calls.values() for name in call.settings}),

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from tunebench.kernels.blocks.attributes import attributes_of
 from tunebench.kernels.blocks.device_function import has_fast_form
+from tunebench.kernels.runtime.attributes import attributes_of
 from tunebench.studies.writing.loops.lower import GIVEN, UnloweredError, export, is_same, lower
 from tunebench.studies.writing.loops.nest import Pass
 from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of

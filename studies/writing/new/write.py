@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from textwrap import wrap
 
-from tunebench.kernels.blocks.attributes import structure_of
+from tunebench.kernels.runtime.attributes import structure_of
 from tunebench.studies.writing.loops.lower import GIVEN
 from tunebench.studies.writing.loops.write import PassesAround, plain_text, taken_text
 from tunebench.studies.writing.new.core import Core

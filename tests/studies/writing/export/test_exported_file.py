@@ -259,6 +259,10 @@ def test_of_products_between_passes_the_library_s_alone_are_in_a_file(
     monkeypatch.setitem(SIZES, name, {})
     text = exported(name, {"products_by": "library", "product": "fused"})
     assert "def multiply(" in text and "product_kernel" not in text
+    context, _, made, inputs = loaded(name, text, str(tmp_path))
+    assert made._is_as_recorded(inputs, context["look_at"](made, inputs))
+    made.heads = 4  # the passes have it built in
+    assert not made._is_as_recorded(inputs, context["look_at"](made, inputs))
     with pytest.raises(CannotExportError, match="export a trial with products_by=library by --trial"):
         exported(name, {"products_by": "exact", "product": "fused"})
 

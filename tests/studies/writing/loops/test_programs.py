@@ -10,7 +10,7 @@ from programs import Case, kernel_of, program_of, results_of, run
 from torch import nn
 from torch.nn import functional
 
-from tunebench.kernels.blocks.attributes import attributes_of, changed
+from tunebench.kernels.runtime.attributes import attributes_of, changed
 from tunebench.studies.writing.loops.lower import UnloweredError
 from tunebench.studies.writing.loops.program import Program
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
