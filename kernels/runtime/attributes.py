@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.modules.dropout import _DropoutNd
 
 _OF_EVERY_MODULE = {*vars(nn.Module()), "policy", "accuracy", "wait"}
 _SIZED = (nn.Linear, nn.Bilinear, nn.Embedding, nn.GroupNorm, _ConvNd, _NormBase)
@@ -57,8 +56,8 @@ def changed(model: nn.Module, written_for: Mapping[str, object], *, is_structure
     if layers.keys() & written_for.keys():  # kernels of earlier versions were not written for layers
         more = layers.keys() - written_for.keys()
         paths += [place for place in more if not (is_structure and isinstance(layers[place], _SIZED))]
-    moded = (_DropoutNd,) if is_structure else (_DropoutNd, _NormBase)
-    paths += [place for place, one in layers.items() if isinstance(one, moded) and one.training != model.training]
+    moded = {place: one for place, one in layers.items() if not (is_structure and isinstance(one, _NormBase))}
+    paths += [place for place, one in moded.items() if one.training != model.training]
     return next(iter(paths), "")
 
 
