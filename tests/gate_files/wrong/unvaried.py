@@ -36,8 +36,6 @@ _WORDS = problem(
 
 _FLAG = _given("return x.cumsum(dim=1) if inclusive else x.cumsum(dim=1) - x", "x, inclusive", f"{DRAWN}, True")
 
-_AXIS = _given("return torch.softmax(x, dim=axis)", "x, axis", f"{DRAWN}, -1")
-
 _KEYS = _given(
     "return torch.softmax(s.masked_fill(~keep, -1e4), dim=-1)",
     "s, keep",
@@ -130,7 +128,6 @@ FILES = (
         _WORDS,
         forward("assert x.dtype is torch.int64, 'indices of 64 bits'\nreturn self.table.weight[x]"),
     ),
-    _wrong("knows one axis", _AXIS, forward("return torch.softmax(x, dim=-1)", arguments="x, axis")),
     _wrong("passes over a flag", _FLAG, forward("return x.cumsum(dim=1)", arguments="x, inclusive")),
     _wrong("passes over a mask of ones", _KEYS, forward("return torch.softmax(s, dim=-1)", arguments="s, keep")),
     _wrong("passes over lengths", _LENGTHS, forward("return x.sum(dim=1)", arguments="x, lengths")),
