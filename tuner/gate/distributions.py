@@ -193,7 +193,7 @@ def otherwise(values: Sequence[Any], seed: int) -> Sequence[Any]:
 
 
 _OTHERS: Mapping[type, Sequence[int]] = {bool: (False, True), int: (-1, 0, 1)}
-"""What a flag, or a number that is no size, may be; larger ones may be places beyond a tensor's end."""
+"""The values that a flag, or a number that is no size, takes; larger ones may be places beyond a tensor's end."""
 
 
 def large_integers(inputs: Sequence[Any], factor: int, seed: int) -> tuple[Any, ...]:

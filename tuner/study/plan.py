@@ -27,7 +27,7 @@ COMPILED_SECONDS = 30.0
 """The assumed cost of compiling a reference with torch.compile's `max-autotune`."""
 
 MOST_COMPILE_SECONDS = 90.0
-"""What takes longer to compile is left out of the final rounds."""
+"""Upper limit of compiling a reference: one that takes longer is left out of the final rounds."""
 
 SANITIZER_SECONDS = 2.0
 """The assumed cost of compute-sanitizer for all finalists, most of which is its start; what takes longer is ended."""

@@ -202,10 +202,11 @@ def layout_of(model: type[TunedModule], reference: Reference, mode: Mode) -> Lay
 
 
 def _fixed(model: type[TunedModule], made: nn.Module) -> dict[str, object]:
-    """Return the plain attributes of a reference that its kernel, as `new` writes it, was written for."""
+    """Return the attributes of a reference that its kernel, as `new` writes it, was written for; plain ones alone."""
     written_for = {**getattr(sys.modules[model.__module__], "NUMBERS", {}), **model.written_for}
     values = {path: operator.attrgetter(path)(made) for path in written_for}
-    return {path: value for path, value in values.items() if isinstance(value, int | float | str | tuple | None)}
+    plain = {path: value for path, value in values.items() if isinstance(value, int | float | str | tuple | None)}
+    return {path: value for path, value in plain.items() if value == written_for[path]}  # not a tuple of functions
 
 
 @dataclass(frozen=True)

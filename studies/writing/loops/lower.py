@@ -285,6 +285,8 @@ def export(model: nn.Module, inputs: Mapping[str, Any], fixed: Sequence[set[int]
     Raises:
         UnloweredError: torch does not trace it.
     """
+    # The lock of its own that tqdm makes is one between processes, which a process that is killed leaves behind.
+    getattr(tqdm, "set_lock", id)(threading.RLock())
     dynamic = [_unknown_sizes(value) if isinstance(value, torch.Tensor) else None for value in inputs.values()]
     for of_one, known in zip(dynamic, fixed, strict=False):
         if of_one is not None:
@@ -310,8 +312,6 @@ def lower(model: nn.Module, inputs: Mapping[str, Any], exported: torch.export.Ex
     Raises:
         UnloweredError: something of it is no loop nest.
     """
-    # The lock of its own that tqdm makes is one between processes, which a process that is killed leaves behind.
-    getattr(tqdm, "set_lock", id)(threading.RLock())
     exported = _decomposed(exported)
     if of_ones := _fixed_by_ones(exported):
         exported = _decomposed(export(model, inputs, of_ones))

@@ -180,11 +180,11 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
     checks = dict.fromkeys(
         [*([tuple(_checks({"": front}, ("eval",)))] if front else []), tuple(_checks(programs, modes or ["eval"]))]
     )
-    indices = [name for name, value in inputs.items() if _is_index(value)]
+    indices, axes = [name for name, value in inputs.items() if _is_index(value)], _axes(inputs)
     of_indices = f", indices={_listed(indices)}" if indices else ""
     problem = [
         *_checks_of_numbers(inputs),
-        f"if not loops.takes(self, {plain_text(axes := _axes(inputs))}, {', '.join(axes)}{of_indices}):",
+        f"if not loops.takes(self, {plain_text(axes)}, {', '.join(axes)}{of_indices}):",
         "    return None",
         *(line for lines in checks for line in lines),
     ]

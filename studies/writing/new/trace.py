@@ -48,7 +48,7 @@ class Traced:
         reason: why there is no graph.
         output: the shape of what it returns; None where that is no tensor, or depends on values.
         dtype: of what it returns; None likewise.
-        dtypes: the types that a kernel of it is for: in the others it returns another type than its inputs have.
+        dtypes: the types that a kernel of it is for, see `_dtypes_like`; all where there is no graph.
     """
 
     model: nn.Module
