@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from operator import attrgetter
@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 from tunebench import __version__
 from tunebench.db.connection.location import default_file, file_named
 from tunebench.db.queries.look_up import state_of_best
+from tunebench.kernels.runtime.policy import accuracy_for
 from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.selection import Known, Offer, what_is_known
 from tunebench.kernels.runtime.tuned_module import TunedModule
@@ -26,7 +27,7 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import device_of
 from tunebench.tuner.errors import DatabaseError, DatabaseMissingError, TunebenchError
-from tunebench.tuner.problem import Problem, problem_distance
+from tunebench.tuner.problem import Accuracy, Problem, problem_distance
 from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.settings import Setting, in_force, meta_stands_for
 
@@ -68,7 +69,7 @@ class RegionCall:
 
     def _made(self, inputs: tuple[torch.Tensor, ...]) -> Any:
         module = model_in(Path(self.folder))().eval()
-        problem, device = module.problem(*inputs), device_of(inputs[0].device)
+        problem, device = _asked(module, inputs), device_of(inputs[0].device)
         if problem is None:  # at another shape than it was measured for
             return partial(_in_memory_of_its_own, module.reference_forward)
         kernel, configuration = module.kernel, Configuration(self.configuration)
@@ -155,7 +156,13 @@ def problem_of(model: type[TunedModule], region: Region) -> Problem | None:
     settings = in_force(Setting, region.device.type)
     inputs = [one.on_meta for one in region.inputs]
     with meta_stands_for(region.device.type, settings), torch._subclasses.fake_tensor.unset_fake_temporarily():
-        return model().eval().identify(*inputs)
+        return _asked(model().eval(), inputs)
+
+
+def _asked(module: TunedModule, inputs: Sequence[torch.Tensor]) -> Problem | None:
+    """Return the problem of a call, to be solved as accurately as the program asks for."""
+    problem = module.identify(*inputs)
+    return problem and problem.at(Accuracy.under(problem.options, accuracy_for(module.accuracy)))
 
 
 def over_compiled(known: Known) -> Known:
