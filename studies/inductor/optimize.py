@@ -16,7 +16,6 @@ from tunebench.studies.inductor.find import RegionInModel, find_regions
 from tunebench.studies.inductor.known import Evidence, evidence_for, model_in, problem_of, regions_folder
 from tunebench.studies.inductor.region import Region, Value
 from tunebench.studies.tuning.for_problem import resolve_problem
-from tunebench.studies.tuning.targets import resolve_study
 from tunebench.studies.tuning.tune import Reporter, tune
 from tunebench.studies.writing.loops.lower import UnloweredError
 from tunebench.studies.writing.loops.write import write
@@ -30,8 +29,6 @@ from tunebench.tuner.study.outcome import Ending
 
 LEAST_SECONDS = 40.0
 """Least seconds of a region, its comparison with Inductor's own code included."""
-_SEARCHED = 0.6
-"""The share of a region's seconds that its study has; the comparison takes the rest."""
 _MANY_TRIALS = 1_000_000
 
 
@@ -129,15 +126,12 @@ def _tune(found: RegionInModel, seconds: float, database: Database, reporter: Re
     problem = problem_of(model_in(folder), region)
     if problem is None:
         raise _NoKernelError("its kernel does not serve these inputs")
-    options = {"seconds": _SEARCHED * seconds, "trials": _MANY_TRIALS, "device": str(region.device)}
+    options = {"seconds": seconds, "trials": _MANY_TRIALS, "device": str(region.device), "compile": True}
     (searched,) = tune(resolve_problem(str(folder), problem, options), database, reporter)
     outcome = searched.outcome
     if outcome.best is None and outcome.refusals:
         raise _NoKernelError(f"no configuration is right: {next(iter(outcome.refusals))}")
-    if outcome.ending is Ending.INTERRUPTED or outcome.best is None or evidence_for(region) is not None:
-        return outcome.ending is Ending.INTERRUPTED
-    (compared,) = tune(resolve_study(searched.study, {"compile": True}), database, reporter)
-    return compared.outcome.ending is Ending.INTERRUPTED
+    return outcome.ending is Ending.INTERRUPTED
 
 
 def write_kernel(found: RegionInModel, folder: Path) -> None:

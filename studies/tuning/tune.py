@@ -37,7 +37,7 @@ from tunebench.tuner.study.account import Account, Activity, Spent
 from tunebench.tuner.study.confirm_winner import MOST_BYTES, ConfirmWinner
 from tunebench.tuner.study.executor import Executor
 from tunebench.tuner.study.history import StudyDescription
-from tunebench.tuner.study.outcome import Budget, Ending, Outcome, Progress
+from tunebench.tuner.study.outcome import Budget, Ending, Outcome, Phase, Progress
 from tunebench.tuner.study.study import StudyRun
 
 NAMED = "named by the study"
@@ -176,7 +176,7 @@ def _tune_mode(
         copies: list[Future[str]] = []
 
         def follow(now: Progress) -> None:
-            if now.phase is not None and not copies:  # what comes now takes longer than the copy
+            if now.phase not in (None, Phase.COMPILING) and not copies:  # what comes now takes longer than the copy
                 copies.append(beside.submit(publish, database, log.study_id, choices))
             progress(now)
 

@@ -137,6 +137,7 @@ class LocalEvaluator:
         """
         seconds = {"compile": build.seconds}
         verdict = measurement = None
+        self._make_room()
         try:
             started = time.perf_counter()
             plan = self._plan(configuration, build)
@@ -182,6 +183,18 @@ class LocalEvaluator:
         status = TrialStatus.PRUNED if hopeless else TrialStatus.CORRECT
         message = "hopelessly slower than the best so far" if hopeless else ""
         return TrialResult(configuration, status, build, verdict, measurement, message, seconds, launches=launches)
+
+    def _make_room(self) -> None:
+        """Let go of what torch has compiled where it leaves the gate less than half of the memory; `compile` takes it
+        from Inductor's caches again."""
+        device = self._subject.device.torch_device
+        if not self._compiled or device.type != "cuda":
+            return
+        free, whole = torch.cuda.mem_get_info(device)
+        if free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) < whole / 2:
+            self._compiled = {}
+            torch.compiler.reset()
+            torch.cuda.empty_cache()
 
     @contextlib.contextmanager
     def _own_code(self) -> Iterator[None]:

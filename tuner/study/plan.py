@@ -24,10 +24,13 @@ ROUNDS = 0.15
 """The share of a run's seconds that is kept for the final rounds, within their own limit."""
 
 COMPILED_SECONDS = 30.0
-"""The assumed cost of compiling a reference with torch.compile's `max-autotune`."""
+"""A study whose reference torch.compile may compile for so long does that without being asked to."""
+
+LEAST_COMPILE_SECONDS = 10.0
+"""In less nothing is compiled."""
 
 MOST_COMPILE_SECONDS = 90.0
-"""Upper limit of compiling a reference: one that takes longer is left out of the final rounds."""
+"""Upper limit of compiling a reference, where `AFTER` leaves so much: what takes longer has no part in the rounds."""
 
 SANITIZER_SECONDS = 2.0
 """The assumed cost of compute-sanitizer for all finalists, most of which is its start; what takes longer is ended."""
@@ -47,8 +50,7 @@ _ROUNDS_SECONDS = 0.3
 
 
 def has_time_to_compile(seconds: float | None) -> bool:
-    """Whether a run of so many seconds, or without a limit, can compile its reference beside what else comes after its
-    search."""
+    """Whether a run of so many seconds, or without a limit, can have torch compile its reference."""
     return seconds is None or AFTER * seconds >= COMPILED_SECONDS
 
 
@@ -81,8 +83,6 @@ class Plan:
         self._finalists = finalists
         self.compiles = compiled
         self._others = sanitized * SANITIZER_SECONDS
-        if compiled and has_time_to_compile(seconds):
-            self._others += COMPILED_SECONDS
         self._trials: list[float] = []
         self._full: list[float] = []
         self.last_check = _PROCESSES * prepared + _PROCESSES_SECONDS
@@ -144,7 +144,9 @@ class Plan:
     def compile_seconds(self) -> float:
         """Seconds that compiling the reference may take, after which another worker may have to come up; 0 for none."""
         room = self.left_before_the_end - self.rounds - self._prepared
-        return min(room, MOST_COMPILE_SECONDS) if self.has_room(COMPILED_SECONDS) else 0.0
+        share = float("inf") if self._seconds is None else AFTER * self._seconds
+        most = min(room, share, MOST_COMPILE_SECONDS)
+        return most if most >= LEAST_COMPILE_SECONDS else 0.0
 
     @property
     def left_before_the_end(self) -> float:

@@ -96,7 +96,7 @@ class StudyRun:
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
         self._confirmed = ""
-        self._uncompiled = ""
+        self._uncompiled: str | None = None
         self._checked: dict[Configuration, Stage] = {}
         self._plan = Plan()
         self._aside: set[Configuration] = set()
@@ -123,20 +123,20 @@ class StudyRun:
         comparison = None
         known = [self._space.find(one.configuration) for one in self._warm_starts]
         self._sampler.first(self._study, [self._space.default, *(number for number in known if number is not None)])
+
+        def tell(phase: Phase) -> None:
+            most = {
+                Phase.COMPILING: self._plan.compile_seconds,
+                Phase.COMPARING: min(most_seconds(), self._plan.left),
+            }
+            report(replace(self._progress(already, budget, None), phase=phase, phase_seconds=most.get(phase)))
+
         try:
             report(self._progress(already, budget, None))
             try:
-                ending = self._search(budget, already, report)
+                ending = self._search(budget, already, report, tell)
             finally:
                 self._log.release()
-
-            def tell(phase: Phase) -> None:
-                most = {
-                    Phase.COMPILING: self._plan.compile_seconds,
-                    Phase.COMPARING: min(most_seconds(), self._plan.left),
-                }
-                report(replace(self._progress(already, budget, None), phase=phase, phase_seconds=most.get(phase)))
-
             comparison = self._conclude(tell)
         except KeyboardInterrupt:
             ending = Ending.INTERRUPTED
@@ -160,7 +160,9 @@ class StudyRun:
             lost=tuple(self._executor.lost),
         )
 
-    def _search(self, budget: Budget, already: int, report: Callable[[Progress], None]) -> Ending:
+    def _search(
+        self, budget: Budget, already: int, report: Callable[[Progress], None], tell: Callable[[Phase], None]
+    ) -> Ending:
         while True:
             self._catch_up()
             ending = self._ending(budget)
@@ -182,6 +184,8 @@ class StudyRun:
             # One at a time: meanwhile others may have ended, whose devices go on first.
             flight = next(one for evaluation, one in running.items() if evaluation in ended)
             report(self._progress(already, budget, self._finish(flight)))
+            if self._uncompiled is None:
+                self._compile(tell)  # while what was asked for ahead is built
 
     def _ending(self, budget: Budget) -> Ending | None:
         """Why nothing more is begun; None while there is no reason."""
@@ -362,7 +366,7 @@ class StudyRun:
         baseline = next((finalist for finalist in contenders if finalist.configuration == default), None)
         leader = min(ranked, key=lambda trial: trial.cost(self._objective))
         baselines = [ranked[-1].median_ms or 0.0] * _BASELINES
-        uncompiled = self._compile(report)
+        missing = {Baseline.COMPILED: reason} if (reason := self._compile(report)) else {}
         seconds = self._plan.round_seconds([*(trial.median_ms or 0.0 for trial in ranked), *baselines])
         if seconds is None:
             self._leave_out("the final rounds")
@@ -371,12 +375,15 @@ class StudyRun:
         with self._account.phase(Activity.ROUNDS):
             others = [one for one in contenders if one is not baseline]
             comparison = self._executor.first.compare(others, baseline, leader.configuration, seconds)
-        return replace(comparison, missing={Baseline.COMPILED: uncompiled}) if uncompiled else comparison
+        return replace(comparison, missing=missing)
 
     def _compile(self, report: Callable[[Phase], None]) -> str:
-        """Have torch compile the reference where that is asked for; return why it is not among the baselines then."""
+        """Have torch compile the reference where that is asked for; return why it is not among the baselines then.
+
+        A worker that has compiled it already has it still, unless it has let go of it.
+        """
         if not self._plan.compiles or self._uncompiled:
-            return self._uncompiled
+            return self._uncompiled or ""
         seconds = self._plan.compile_seconds
         if not seconds:
             return "there was no time to compile it"

@@ -34,7 +34,7 @@ from tunebench.tuner.study.account import Activity
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.outcome import Budget, Ending, Outcome, Phase, Progress
-from tunebench.tuner.study.plan import COMPILED_SECONDS, MOST_COMPILE_SECONDS, SLACK_SECONDS, Plan
+from tunebench.tuner.study.plan import MOST_COMPILE_SECONDS, SLACK_SECONDS, Plan
 from tunebench.tuner.study.study import StudyRun
 from tunebench.tuner.study.subject import Subject
 
@@ -448,16 +448,33 @@ def test_what_there_is_no_time_for_is_said_and_asked_by_a_run_without_a_limit(wr
     assert (outcome.trials, outcome.comparison, outcome.unasked) == (1, None, ("the final rounds",))
 
 
-def test_torch_compile_has_time_where_half_a_study_is_left_to_search() -> None:
+def test_torch_compile_compiles_behind_the_first_configuration(write_kernel: WriteKernel) -> None:
+    factory, log = write_kernel(), MemoryLog()
+    recorded: list[int] = []
+
+    class Compiling(TableEvaluator):
+        def compile(self, seconds: float = math.inf) -> str:
+            assert seconds == MOST_COMPILE_SECONDS
+            recorded.append(len(log.results))
+            return ""
+
+    space = factory.kernel.space.enumerate(PROBLEM, CPU)
+    evaluator = Compiling(lambda one: 1 + space.require(one) / 33, PROBLEM, [step.name for step in ALL])
+    executor = LocalExecutor(factory.kernel, [evaluator], BuildQueue(AtOnce()))
+    outcome = StudyRun(executor, space, make_sampler("random", space, 3), log).run(Budget(4, compiled=True))
+    assert recorded == [1, 4]  # a worker that has it still answers at once
+    assert outcome.comparison is not None and not outcome.comparison.missing
+
+
+def test_torch_compile_has_no_more_than_what_is_kept_for_after_the_search() -> None:
     now = 0.0
     plan = Plan(100.0, 4.0, compiled=True, clock=lambda: now)
-    assert plan._after == pytest.approx(Plan(100.0, 4.0, clock=lambda: now)._after + COMPILED_SECONDS)
-    now = 40.0
-    assert 30.0 < plan.compile_seconds < plan.left_before_the_end - plan.rounds
-    now = 70.0
+    assert plan.compile_seconds == pytest.approx(45.0)
+    now = 60.0
+    assert 10.0 < plan.compile_seconds < plan.left_before_the_end - plan.rounds
+    now = 80.0
     assert plan.compile_seconds == 0.0
-    short = Plan(60.0, 4.0, compiled=True, clock=lambda: now)
-    assert short._after == pytest.approx(Plan(60.0, 4.0, clock=lambda: now)._after)  # nothing is kept for it
+    assert Plan(compiled=True).compile_seconds == MOST_COMPILE_SECONDS
 
 
 def test_what_hangs_takes_no_more_than_its_share_of_a_study(write_kernel: WriteKernel) -> None:
