@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 from torch._inductor import ir
+from torch._inductor.inductor_prims import prepare_softmax_online
 from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
 from torch._inductor.virtualized import V
 
@@ -260,13 +261,21 @@ class _Writer:
             if not value.is_plain:
                 self._names[node] = f"y{name[1:]}"
                 lines.append(f"{self._names[node]} = {name}.permute{inverse(value.order)}")
-        lines += [f"{self._named(one)} = {self._call(one)}" for one in nodes]
+        lines += [line for one in nodes for line in self._lines(one)]
         # Operations leave other strides than Inductor gives a buffer: each result is made to lie as its buffer does.
         made = [
             f"{name}{'' if value.is_plain else f'.permute{value.order}'}{'' if value.images else '.contiguous()'}"
             for name, value in ((self._names[one], value) for one, value in ends.items())
         ]
         return head + "".join(f"        {line}\n" for line in (*lines, f"return {', '.join(made)}"))
+
+    def _lines(self, node: fx.Node) -> Iterator[str]:
+        if node.target is not prepare_softmax_online:
+            yield f"{self._named(node)} = {self._call(node)}"
+            return
+        name, (x, dim) = self._named(node), map(self._written, node.args)  # an operation of Inductor's own
+        yield f"{name} = torch.amax({x}, {dim}, keepdim=True)"
+        yield f"{name} = {name}, torch.sum(torch.exp({x} - {name}), {dim}, keepdim=True)"
 
     def _named(self, node: fx.Node) -> str:
         return self._names.setdefault(node, f"v{len(self._names) - len(self._inputs)}")

@@ -30,7 +30,7 @@ LEAST_COMPILE_SECONDS = 10.0
 """In less nothing is compiled."""
 
 MOST_COMPILE_SECONDS = 90.0
-"""Upper limit of compiling a reference, where `AFTER` leaves so much: what takes longer has no part in the rounds."""
+"""Upper limit of compiling a reference, where so much is left: what takes longer has no part in the final rounds."""
 
 SANITIZER_SECONDS = 2.0
 """The assumed cost of compute-sanitizer for all finalists, most of which is its start; what takes longer is ended."""
@@ -144,9 +144,7 @@ class Plan:
     def compile_seconds(self) -> float:
         """Seconds that compiling the reference may take, after which another worker may have to come up; 0 for none."""
         room = self.left_before_the_end - self.rounds - self._prepared
-        share = float("inf") if self._seconds is None else AFTER * self._seconds
-        most = min(room, share, MOST_COMPILE_SECONDS)
-        return most if most >= LEAST_COMPILE_SECONDS else 0.0
+        return min(room, MOST_COMPILE_SECONDS) if room >= LEAST_COMPILE_SECONDS else 0.0
 
     @property
     def left_before_the_end(self) -> float:

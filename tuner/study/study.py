@@ -366,7 +366,7 @@ class StudyRun:
         baseline = next((finalist for finalist in contenders if finalist.configuration == default), None)
         leader = min(ranked, key=lambda trial: trial.cost(self._objective))
         baselines = [ranked[-1].median_ms or 0.0] * _BASELINES
-        missing = {Baseline.COMPILED: reason} if (reason := self._compile(report)) else {}
+        why_uncompiled = self._compile(report)
         seconds = self._plan.round_seconds([*(trial.median_ms or 0.0 for trial in ranked), *baselines])
         if seconds is None:
             self._leave_out("the final rounds")
@@ -375,7 +375,9 @@ class StudyRun:
         with self._account.phase(Activity.ROUNDS):
             others = [one for one in contenders if one is not baseline]
             comparison = self._executor.first.compare(others, baseline, leader.configuration, seconds)
-        return replace(comparison, missing=missing)
+        if not why_uncompiled or Baseline.COMPILED in comparison.speedups:
+            return comparison
+        return replace(comparison, missing={Baseline.COMPILED: why_uncompiled})
 
     def _compile(self, report: Callable[[Phase], None]) -> str:
         """Have torch compile the reference where that is asked for; return why it is not among the baselines then.

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import operator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from recorded_regions import record
-from torch import nn
+from torch import fx, nn
+from torch._inductor.inductor_prims import prepare_softmax_online
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
+from tunebench.kernels.runtime.policy import set_accuracy
 from tunebench.studies.inductor.backend import tunebench
 from tunebench.studies.inductor.find import find_regions
-from tunebench.studies.inductor.known import regions_folder, state_of_regions
+from tunebench.studies.inductor.known import model_in, problem_of, regions_folder, state_of_regions
 from tunebench.studies.inductor.optimize import write_kernel
-from tunebench.studies.inductor.region import Region
+from tunebench.studies.inductor.region import Region, Value, text_of
 from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Ratio
+from tunebench.tuner.settings import Setting, under
 
 pytestmark = pytest.mark.slow
 
@@ -271,3 +277,30 @@ def test_the_operands_of_a_product_are_of_one_type() -> None:
         reports = find_regions(Embedded(), (torch.randn(4, 16, dtype=torch.bfloat16),))
     products = [one.region for one in reports if "torch.mm(" in one.region.text]
     assert [{value.dtype for value in one.inputs} for one in products] == [{torch.bfloat16}]
+
+
+def test_a_softmax_of_inductors_own_is_text_of_torchs() -> None:
+    graph, x = fx.Graph(), torch.randn(3, 5)
+    read = graph.placeholder("x")
+    made = graph.call_function(prepare_softmax_online, (read, 1))
+    parts = [graph.call_function(operator.getitem, (made, part)) for part in (0, 1)]
+    for node, value in zip((read, *parts), (x, *made.target(x, 1)), strict=True):
+        node.meta["val"] = value
+    inputs, *ends = (Value(one.name, (0, 1), tuple(one.meta["val"].shape), torch.float32) for one in (read, *parts))
+    names: dict[str, Any] = {}
+    exec(text_of({read: inputs}, [made, *parts], dict(zip(parts, ends, strict=True))), names)
+    torch.testing.assert_close(names["Model"]()(x), tuple(one.meta["val"] for one in parts))
+
+
+def test_a_product_is_asked_for_as_exactly_as_the_program_permits() -> None:
+    layer, x = nn.Linear(8, 8), torch.randn(4, 8)
+    with torch.no_grad():
+        (found,) = find_regions(lambda: torch.tanh(layer(x)), ())
+    region = replace(found.region, device=torch.device("cuda"))
+    write_kernel(replace(found, region=region), regions_folder() / region.name)
+    model = model_in(regions_folder() / region.name)
+    set_accuracy("tf32")
+    for value, accuracy in (("ieee", Accuracy.TOLERANCE), ("tf32", Accuracy.TF32)):
+        with under({Setting.MATMUL: value}, "cuda"):
+            problem = problem_of(model, region)
+        assert problem is not None and problem.accuracy is accuracy

@@ -26,7 +26,7 @@ from tunebench.tuner.errors import OutOfTimeError
 from tunebench.tuner.gate.battery import of_full_battery, proven
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import CONTROL, Baseline, Comparison, Stage, TrialResult, TrialStatus
+from tunebench.tuner.result import CONTROL, Baseline, Comparison, Ratio, Stage, TrialResult, TrialStatus
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import WarmStart
@@ -453,25 +453,31 @@ def test_torch_compile_compiles_behind_the_first_configuration(write_kernel: Wri
     recorded: list[int] = []
 
     class Compiling(TableEvaluator):
+        now = 0.0
+
         def compile(self, seconds: float = math.inf) -> str:
-            assert seconds == MOST_COMPILE_SECONDS
+            assert 20.0 < seconds < 42.0
             recorded.append(len(log.results))
+            self.now += 35.0
             return ""
+
+        def compare(self, *asked: Any) -> Comparison:
+            compared = super().compare(*asked)
+            return replace(compared, speedups={**compared.speedups, Baseline.COMPILED: Ratio(1.0, 1.0, 1.0, 12, 0.99)})
 
     space = factory.kernel.space.enumerate(PROBLEM, CPU)
     evaluator = Compiling(lambda one: 1 + space.require(one) / 33, PROBLEM, [step.name for step in ALL])
     executor = LocalExecutor(factory.kernel, [evaluator], BuildQueue(AtOnce()))
-    outcome = StudyRun(executor, space, make_sampler("random", space, 3), log).run(Budget(4, compiled=True))
-    assert recorded == [1, 4]  # a worker that has it still answers at once
-    assert outcome.comparison is not None and not outcome.comparison.missing
+    study = StudyRun(executor, space, make_sampler("random", space, 3), log, clock=lambda: evaluator.now)
+    outcome = study.run(Budget(4, 40.0, compiled=True))
+    # It has no time to compile again in the end, and need not.
+    assert recorded == [1] and outcome.comparison is not None and not outcome.comparison.missing
 
 
-def test_torch_compile_has_no_more_than_what_is_kept_for_after_the_search() -> None:
+def test_torch_compile_has_no_time_that_the_end_needs() -> None:
     now = 0.0
     plan = Plan(100.0, 4.0, compiled=True, clock=lambda: now)
-    assert plan.compile_seconds == pytest.approx(45.0)
-    now = 60.0
-    assert 10.0 < plan.compile_seconds < plan.left_before_the_end - plan.rounds
+    assert 70.0 < plan.compile_seconds < plan.left_before_the_end - plan.rounds
     now = 80.0
     assert plan.compile_seconds == 0.0
     assert Plan(compiled=True).compile_seconds == MOST_COMPILE_SECONDS
