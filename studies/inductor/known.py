@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from operator import attrgetter
@@ -38,7 +38,7 @@ def regions_folder() -> Path:
 
 
 def state_of_regions() -> str:
-    """Return a text that changes with the regions' kernels and with what is best of them."""
+    """Return a text that changes with the regions' kernels, what is best of them, and the accuracy asked for."""
     files = (file for file in regions_folder().glob(f"{PREFIX}*/**/*") if file.suffix in (".py", ".cu", ".json"))
     stamps = sorted((str(file), file.stat().st_mtime_ns) for file in files)
     try:
@@ -48,7 +48,7 @@ def state_of_regions() -> str:
     except DatabaseError as error:
         warnings.warn(f"graphs are compiled without results for their regions: {error}", RuntimeWarning, stacklevel=2)
         results = ""
-    return f"tunebench {hashlib.sha256(repr((__version__, stamps, results)).encode()).hexdigest()}"
+    return f"tunebench {hashlib.sha256(repr((__version__, stamps, results, accuracy_for(None))).encode()).hexdigest()}"
 
 
 @dataclass
@@ -57,6 +57,7 @@ class RegionCall:
 
     folder: str
     configuration: Mapping[str, Value]
+    accuracy: str
     _runs: dict[tuple[torch.Size, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
@@ -69,9 +70,10 @@ class RegionCall:
 
     def _made(self, inputs: tuple[torch.Tensor, ...]) -> Any:
         module = model_in(Path(self.folder))().eval()
-        problem, device = _asked(module, inputs), device_of(inputs[0].device)
+        problem, device = module.problem(*inputs), device_of(inputs[0].device)
         if problem is None:  # at another shape than it was measured for
             return partial(_in_memory_of_its_own, module.reference_forward)
+        problem = problem.at(Accuracy(self.accuracy))
         kernel, configuration = module.kernel, Configuration(self.configuration)
         if not kernel.space.admits(configuration, problem, device):
             configuration = kernel.space.default_for(problem, device)
@@ -96,7 +98,7 @@ def call_of(region: Region) -> RegionCall | None:
         return None
     if evidence is None or not evidence.is_faster:
         return None
-    return RegionCall(str(regions_folder() / region.name), dict(evidence.configuration))
+    return RegionCall(str(regions_folder() / region.name), dict(evidence.configuration), evidence.accuracy.value)
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,12 @@ class Evidence:
     """A result that decides between a region's kernel and Inductor's own code.
 
     Attributes:
+        accuracy: that the program asked for.
         ratio: of the kernel's speed to that of the reference, or of the reference under torch.compile where it is less.
     """
 
     configuration: Configuration
+    accuracy: Accuracy
     ratio: Ratio
 
     @property
@@ -148,21 +152,17 @@ def evidence_for(region: Region) -> Evidence | None:
         offers, key=lambda one: (one.configuration != choice.configuration, problem_distance(one.problem, problem))
     )
     assert best.configuration is not None and best.over_reference is not None
-    return Evidence(Configuration(best.configuration), best.over_reference)
+    return Evidence(Configuration(best.configuration), problem.accuracy, best.over_reference)
 
 
 def problem_of(model: type[TunedModule], region: Region) -> Problem | None:
-    """Return the problem of a region's kernel at the sizes of a graph; None where the kernel cannot serve it."""
+    """Return the problem of a region's kernel at the sizes of a graph, at the accuracy that the program asks for; None
+    where the kernel cannot serve it."""
     settings = in_force(Setting, region.device.type)
     inputs = [one.on_meta for one in region.inputs]
     with meta_stands_for(region.device.type, settings), torch._subclasses.fake_tensor.unset_fake_temporarily():
-        return _asked(model().eval(), inputs)
-
-
-def _asked(module: TunedModule, inputs: Sequence[torch.Tensor]) -> Problem | None:
-    """Return the problem of a call, to be solved as accurately as the program asks for."""
-    problem = module.identify(*inputs)
-    return problem and problem.at(Accuracy.under(problem.options, accuracy_for(module.accuracy)))
+        problem = model().eval().identify(*inputs)
+    return problem and problem.at(Accuracy.under(problem.options, accuracy_for(model.accuracy)))
 
 
 def over_compiled(known: Known) -> Known:

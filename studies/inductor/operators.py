@@ -20,24 +20,24 @@ from tunebench.studies.inductor.region import Region, laid_out
 _NAME = "tunebench_inductor::region"
 _library = torch.library.Library("tunebench_inductor", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(  # type: ignore[no-untyped-call]
-    "region(str folder, str configuration, Tensor[] inputs, str images) -> Tensor", tags=AS_IN_GRAPH
+    "region(str folder, str configuration, str accuracy, Tensor[] inputs, str images) -> Tensor", tags=AS_IN_GRAPH
 )
 
 
 @torch.library.impl(_NAME, "CompositeExplicitAutograd", lib=_library)
-def region(folder: str, configuration: str, inputs: list[torch.Tensor], images: str) -> torch.Tensor:
+def region(folder: str, configuration: str, accuracy: str, inputs: list[torch.Tensor], images: str) -> torch.Tensor:
     """Run a region's kernel; images of torch's memory format with that name come of it, if any."""
-    return laid_out(_call(folder, configuration)(*inputs), images)
+    return laid_out(_call(folder, configuration, accuracy)(*inputs), images)
 
 
 @torch.library.register_fake(_NAME, lib=_library)  # type: ignore[untyped-decorator]
-def _(folder: str, configuration: str, inputs: list[torch.Tensor], images: str) -> torch.Tensor:  # noqa: ARG001
+def _(folder: str, _configuration: str, _accuracy: str, inputs: list[torch.Tensor], images: str) -> torch.Tensor:
     return laid_out(model_in(Path(folder))().reference_forward(*inputs), images)
 
 
 @cache
-def _call(folder: str, configuration: str) -> RegionCall:
-    return RegionCall(folder, json.loads(configuration))
+def _call(folder: str, configuration: str, accuracy: str) -> RegionCall:
+    return RegionCall(folder, json.loads(configuration), accuracy)
 
 
 def written_if_faster(known: Region) -> Write | None:
@@ -48,7 +48,7 @@ def written_if_faster(known: Region) -> Write | None:
     text = json.dumps(dict(call.configuration))
 
     def write(graph: fx.Graph, inputs: list[fx.Node]) -> fx.Node:
-        given = (call.folder, text, inputs, known.outputs[0].images)
+        given = (call.folder, text, call.accuracy, inputs, known.outputs[0].images)
         return graph.call_function(torch.ops.tunebench_inductor.region.default, given)
 
     return write

@@ -304,3 +304,6 @@ def test_a_product_is_asked_for_as_exactly_as_the_program_permits() -> None:
         with under({Setting.MATMUL: value}, "cuda"):
             problem = problem_of(model, region)
         assert problem is not None and problem.accuracy is accuracy
+    before = state_of_regions()
+    set_accuracy("eager")
+    assert state_of_regions() != before  # a graph in PyTorch's cache was compiled for another accuracy

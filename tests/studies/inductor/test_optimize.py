@@ -74,7 +74,7 @@ def test_a_region_is_a_problem_whose_inputs_are_like_those_that_it_met() -> None
 
 
 def test_a_call_is_written_as_python() -> None:
-    call = RegionCall("/a/region_1", {"block_size": 64})
+    call = RegionCall("/a/region_1", {"block_size": 64}, "tf32")
     assert eval(repr(call), {"RegionCall": RegionCall}) == call
 
 
