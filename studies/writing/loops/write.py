@@ -17,7 +17,8 @@ from tunebench.kernels.runtime.attributes import attributes_of
 from tunebench.studies.writing.loops.lower import GIVEN, UnloweredError, export, is_same, lower
 from tunebench.studies.writing.loops.nest import Pass
 from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of
-from tunebench.studies.writing.new.trace import Traced, main_dtype
+from tunebench.studies.writing.new.dtypes import main_dtype
+from tunebench.studies.writing.new.trace import Traced
 from tunebench.tuner.reference import DTYPES
 
 _MODEL = '''"""{name}: {count} over loop nests, made from {source} by `tunebench new` (docs/loops.md)."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from tunebench.studies.writing.new.trace import Given, Traced, between, descendants, dtype_of, shape_of
+from tunebench.studies.writing.new.nodes import between, descendants, dtype_of, shape_of
+from tunebench.studies.writing.new.trace import Given, Traced
 from tunebench.studies.writing.new.values import Computed
 
 Text = list[tuple[str, object]]

@@ -12,18 +12,10 @@ from tunebench.kernels import blocks
 from tunebench.studies.writing.new.core import Core, Text, cut, is_about_memory, result_of
 from tunebench.studies.writing.new.hidden_names import hidden_names
 from tunebench.studies.writing.new.layers import LAYERS, Layer, beside, layers
+from tunebench.studies.writing.new.nodes import between, descendants, dtype_of, lies_in, shape_of
 from tunebench.studies.writing.new.norms import RowsOf
 from tunebench.studies.writing.new.reduce import RowTranslator, keepdim_of, rows_of
-from tunebench.studies.writing.new.trace import (
-    Given,
-    Traced,
-    between,
-    descendants,
-    dtype_of,
-    lies_in,
-    shape_of,
-    ways_to_give,
-)
+from tunebench.studies.writing.new.trace import Given, Traced, ways_to_give
 from tunebench.studies.writing.new.translate import Translator, UntranslatedError, called
 from tunebench.studies.writing.new.values import FUNCTIONS, SUM, Operands, Reach, Value
 from tunebench.tuner.errors import UserError

@@ -12,8 +12,9 @@ import torch
 from torch import fx, nn
 
 from tunebench.kernels.shared import images
+from tunebench.studies.writing.new.nodes import shape_of
 from tunebench.studies.writing.new.operations import bound, taking
-from tunebench.studies.writing.new.trace import Traced, shape_of
+from tunebench.studies.writing.new.trace import Traced
 
 LAYERS: Mapping[str, tuple[type[nn.Module], ...]] = {"linear": (nn.Linear,), "conv": images.LAYERS}
 """The modules that each block with a layer takes."""

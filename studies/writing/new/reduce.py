@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from tunebench.studies.writing.new.nodes import shape_of
 from tunebench.studies.writing.new.norms import Norm, RowsOf, norm_of
 from tunebench.studies.writing.new.operations import bound, is_default, other_than_default, taking
-from tunebench.studies.writing.new.trace import Given, Traced, shape_of
+from tunebench.studies.writing.new.trace import Given, Traced
 from tunebench.studies.writing.new.translate import Translator, UntranslatedError, broadcast_kind, called
 from tunebench.studies.writing.new.values import PRODUCT, SUM, Operands, Reach, Value
 

@@ -12,6 +12,15 @@ from torch import fx, nn
 
 from tunebench.studies.writing.new.layers import Layer, called_diagonal
 from tunebench.studies.writing.new.named_numbers import NamedInteger, NamedNumber
+from tunebench.studies.writing.new.nodes import (
+    ancestors,
+    attribute_of,
+    dtype_of,
+    function_name,
+    number_of,
+    shape_of,
+    strides_of,
+)
 from tunebench.studies.writing.new.operations import (
     BINARY,
     CASTS,
@@ -27,17 +36,7 @@ from tunebench.studies.writing.new.operations import (
     is_default,
     other_than_default,
 )
-from tunebench.studies.writing.new.trace import (
-    Given,
-    Traced,
-    ancestors,
-    attribute_of,
-    dtype_of,
-    function_name,
-    number_of,
-    shape_of,
-    strides_of,
-)
+from tunebench.studies.writing.new.trace import Given, Traced
 from tunebench.studies.writing.new.values import ATOM, PRODUCT, SUM, Operands, Reach, Value, reach_of
 
 
