@@ -31,14 +31,23 @@ def attributes_of(model: nn.Module) -> dict[str, object]:
 
 
 def structure_of(model: nn.Module) -> dict[str, object]:
-    """Return those of them that a block does not read when it is called: all but sizes, and numbers of the model."""
+    """Return those of them that a block does not read when it is called.
+
+    It reads the shapes of tensors, the sizes of layers, and the numbers that are public attributes of the author's own.
+    """
     layers = dict(model.named_modules())
+    of_any = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    tensors = {path for path, _ in of_any}
     sized = {place for place, layer in layers.items() if isinstance(layer, _SIZED)}
     of_torch = {place for place, layer in layers.items() if type(layer).__module__.startswith("torch.nn.")}
 
     def is_fixed(path: str, value: object) -> bool:
-        place = path if path in layers else path.rpartition(".")[0]
-        return place not in sized and (isinstance(value, str | bool) or (type(value) is int and place in of_torch))
+        place, _, name = (path, "", "") if path in layers else path.rpartition(".")
+        if path in tensors or place in sized or name == "normalized_shape":
+            return False
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return name.startswith("_") or (type(value) is int and place in of_torch)
+        return isinstance(value, str | bool | tuple | list | dict)
 
     return {path: value for path, value in attributes_of(model).items() if is_fixed(path, value)}
 

@@ -3,6 +3,7 @@
 | what may change | how it is noticed | by whom |
 | --- | --- | --- |
 | what a module and all inside hold, hooks included | versions of dictionaries (`guards.py`) | `Snapshot.is_of` |
+| what lists, dictionaries and sets hold that are attributes | identity of each element | `Snapshot.is_of` |
 | values of tensors | identity, PyTorch's count of changes, address, layout | `Snapshot.has` |
 | kinds of tensors, and what PyTorch does with operations | `guards.same_tensors` | `Snapshot.has`, `Precedent` |
 | rules, gradients, hooks of all modules, PyTorch's settings | each is read | `Precedent` |
@@ -22,11 +23,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.guards import same_tensors, version_of, version_of_attributes
+from tunebench.kernels.runtime.guards import Content, same_tensors, version_of, version_of_attributes
 from tunebench.kernels.runtime.ordinary import held
 
 _TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
 """The dictionaries of a module whose content a kernel depends on, beside that of its attributes."""
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _READ_WHEN_RUN = ("policy", "accuracy", "wait")
 """Attributes that no graph depends on: they are read from the module itself whenever a program runs."""
 
@@ -54,6 +56,8 @@ class Snapshot:
 
     __slots__ = (
         "_attributes",
+        "_containers",
+        "_contents",
         "_counts",
         "_empty",
         "_kind",
@@ -74,6 +78,10 @@ class Snapshot:
         self._tables, self._empty = [one for one in tables if one], [one for one in tables if not one]
         self._of_attributes = [*map(version_of_attributes, self._attributes)]
         self._versions = [*map(version_of, self._tables)]
+        pairs = [pair for attributes in self._attributes for pair in attributes.items()]
+        own = [value for name, value in pairs if name not in _OF_EVERY_MODULE]
+        self._containers = [one for value in own for one in _containers_in(value)]
+        self._contents = [*map(_content_of, self._containers)]
         self.parameters, self.buffers = held(module) if module is not None else ([], [])
         self.tensors = (*self.parameters, *self.buffers, *(values or ()))
         if values is not None:
@@ -89,6 +97,7 @@ class Snapshot:
             and not any(self._empty)
             and [*map(version_of_attributes, self._attributes)] == self._of_attributes
             and [*map(version_of, self._tables)] == self._versions
+            and (not self._containers or [*map(_content_of, self._containers)] == self._contents)
         )
 
     def has(self, values: tuple[torch.Tensor, ...]) -> bool:
@@ -99,6 +108,20 @@ class Snapshot:
             and [[*map(_version_of, values)], [*map(_address_of, values)]] == self._counts
             and (self._kind(*values) or [*map(_layout, values)] == self._layouts)
         )
+
+
+def _containers_in(value: Any) -> Iterator[Any]:
+    """Yield what can be changed without being replaced: lists, dictionaries and sets, with those inside."""
+    kind = type(value)
+    if kind in (list, dict, set):
+        yield value
+    if kind in (list, dict, tuple):
+        for one in value.values() if kind is dict else value:
+            yield from _containers_in(one)
+
+
+def _content_of(container: Any) -> object:
+    return version_of(container) if type(container) is dict else Content(dict(enumerate(container)))
 
 
 def _layout(tensor: torch.Tensor) -> tuple[object, ...]:

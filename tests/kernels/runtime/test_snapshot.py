@@ -18,6 +18,7 @@ from tunebench.kernels.runtime.snapshot import Snapshot, Structure, has_parts, p
 def model() -> Any:
     made = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     made.scale = 2.0
+    made[0]._steps, made[0].names = [1.5, (2, [3, {4}])], {"first": [5]}
     return made
 
 
@@ -29,6 +30,11 @@ OF_STRUCTURE: dict[str, Callable[[Any], Any]] = {
 }
 OF_IDENTITY: dict[str, Callable[[Any], Any]] = {
     "a number": lambda one: setattr(one, "scale", 3.0),
+    "an element of a list": lambda one: one[0]._steps.__setitem__(0, 2.5),
+    "one more": lambda one: one[0]._steps.append(1),
+    "a set inside": lambda one: one[0]._steps[1][1][1].add(6),
+    "a word of a dictionary": lambda one: one[0].names.update(first=[6]),
+    "a list of a dictionary": lambda one: one[0].names["first"].append(6),
     "a parameter": lambda one: setattr(one[0], "weight", nn.Parameter(torch.rand(2, 2))),
     "training": lambda one: one.eval(),
     "a hook inside": lambda one: one[0].register_forward_hook(lambda *_: None),
