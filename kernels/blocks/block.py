@@ -18,7 +18,7 @@ on it is a `TunedModule` like any other. What a class may say, whatever its bloc
     dtypes        that it serves; by default all four
     defaults      other defaults of tunables: {"block_size": 512}
     passes        what `tuned_forward` launches behind the block's own, see `Passes`
-    written_for   the layers, words, switches and lists that the texts are for, by their paths; the reference serves others
+    written_for   layers, words, switches and lists that the texts are for, by their paths; the reference serves others
 
 The right-hand side says where a value is: an argument of the reference's `forward`, or the path of an attribute of the
 module, such as `gemm.bias`. Where both names are one, a tuple of names will do: `scalars = ("eps",)`. Arguments of

@@ -17,12 +17,15 @@ _SIZED = (nn.Linear, nn.Bilinear, nn.Embedding, nn.GroupNorm, _ConvNd, _NormBase
 def attributes_of(model: nn.Module) -> dict[str, object]:
     """Return the classes of a model's layers, and by their paths the shapes of tensors, and what is plain.
 
-    Plain are numbers, words and types, and several of them, and functions by their names.
+    Plain are numbers, words and types, and several of them, functions by their names, and of other objects, such as a
+    configuration, what they hold of these. So are attributes of the layer's class.
     """
     found: dict[str, object] = {}
     for place, layer in model.named_modules():
-        own = {name: value for name, value in vars(layer).items() if name not in _OF_EVERY_MODULE and _is_plain(value)}
-        own = {name: _told(value) for name, value in own.items()}
+        held = {**_of_class(type(layer)), **vars(layer)}
+        own = {name: value for name, value in held.items() if name not in _OF_EVERY_MODULE}
+        own |= {name: fields_of(value) for name, value in own.items() if fields_of(value)}
+        own = {name: _told(value) for name, value in own.items() if _is_plain(value)}
         tensors = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
         own |= {name: tuple(tensor.shape) for name, tensor in tensors}
         found |= {place: type(layer).__name__} if place else {}
@@ -39,14 +42,14 @@ def structure_of(model: nn.Module) -> dict[str, object]:
     of_any = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     tensors = {path for path, _ in of_any}
     sized = {place for place, layer in layers.items() if isinstance(layer, _SIZED)}
-    of_torch = {place for place, layer in layers.items() if type(layer).__module__.startswith("torch.nn.")}
+    of_torch = {place for place, layer in layers.items() if _is_of_torch(type(layer))}
 
     def is_fixed(path: str, value: object) -> bool:
         place, _, name = (path, "", "") if path in layers else path.rpartition(".")
         if path in tensors or place in sized or name == "normalized_shape":
             return False
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return name.startswith("_") or (type(value) is int and place in of_torch)
+            return name not in vars(layers[place]) or name[0] == "_" or (type(value) is int and place in of_torch)
         return isinstance(value, str | bool | tuple | list | dict)
 
     return {path: value for path, value in attributes_of(model).items() if is_fixed(path, value)}
@@ -68,6 +71,28 @@ def changed(model: nn.Module, written_for: Mapping[str, object], *, is_structure
     moded = {place: one for place, one in layers.items() if not (is_structure and isinstance(one, _NormBase))}
     paths += [place for place, one in moded.items() if one.training != model.training]
     return next(iter(paths), "")
+
+
+def fields_of(value: object) -> dict[str, object]:
+    """Return what is plain in an object that is no tensor, layer or function; nothing of such, and of what is plain."""
+    if isinstance(value, torch.Tensor | nn.Module) or callable(value):
+        return {}
+    return {name: one for name, one in getattr(value, "__dict__", {}).items() if _is_plain(one)}
+
+
+def _of_class(kind: type) -> dict[str, object]:
+    """Return the numbers and words, and several of them, that a class of the author's own has for all its layers."""
+    own = [one for one in reversed(kind.__mro__) if issubclass(one, nn.Module) and not _is_of_torch(one)]
+    found = {name: value for one in own for name, value in vars(one).items() if not name.startswith("__")}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, int | float | str | tuple | list | dict) and _is_plain(value)
+    }
+
+
+def _is_of_torch(kind: type) -> bool:
+    return kind.__module__.startswith("torch.nn.")
 
 
 def _is_plain(value: object) -> bool:

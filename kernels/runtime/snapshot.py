@@ -3,7 +3,7 @@
 | what may change | how it is noticed | by whom |
 | --- | --- | --- |
 | what a module and all inside hold, hooks included | versions of dictionaries (`guards.py`) | `Snapshot.is_of` |
-| what lists, dictionaries and sets hold that are attributes | identity of each element | `Snapshot.is_of` |
+| what lists, dictionaries, sets and other objects hold that are attributes | identity of each part | `Snapshot.is_of` |
 | values of tensors | identity, PyTorch's count of changes, address, layout | `Snapshot.has` |
 | kinds of tensors, and what PyTorch does with operations | `guards.same_tensors` | `Snapshot.has`, `Precedent` |
 | rules, gradients, hooks of all modules, PyTorch's settings | each is read | `Precedent` |
@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from tunebench.kernels.runtime.attributes import fields_of
 from tunebench.kernels.runtime.guards import Content, same_tensors, version_of, version_of_attributes
 from tunebench.kernels.runtime.ordinary import held
 
@@ -79,8 +80,9 @@ class Snapshot:
         self._of_attributes = [*map(version_of_attributes, self._attributes)]
         self._versions = [*map(version_of, self._tables)]
         pairs = [pair for attributes in self._attributes for pair in attributes.items()]
-        own = [value for name, value in pairs if name not in _OF_EVERY_MODULE]
-        self._containers = [one for value in own for one in _containers_in(value)]
+        own = [(name, value) for name, value in pairs if name not in _OF_EVERY_MODULE]
+        self._containers = [one for _, value in own for one in _containers_in(value)]
+        self._containers += [vars(value) for name, value in own if name[0] != "_" and fields_of(value)]
         self._contents = [*map(_content_of, self._containers)]
         self.parameters, self.buffers = held(module) if module is not None else ([], [])
         self.tensors = (*self.parameters, *self.buffers, *(values or ()))

@@ -734,6 +734,12 @@ STRUCTURES: Mapping[str, tuple[str, str, tuple[object, object]]] = {
     ),
     "a private number": ("self._kind = kind", "(x * self._kind).cumsum(1)", (2.0, 3.0)),
     "a private number of a block": ("self._kind = kind", "torch.tanh(self.fc(x)) * self._kind", (2.0, 3.0)),
+    "a number of its class": ("Model.kind = kind", "torch.tanh(x * self.kind)", (2.0, 3.0)),
+    "a number of a configuration": (
+        "from types import SimpleNamespace; self.told = SimpleNamespace(kind=kind, other=object())",
+        "torch.tanh(x * self.told.kind)",
+        (2.0, 3.0),
+    ),
     "several numbers": ("self.kind = kind", "torch.tanh(x * self.kind[0])", ((2.0, 3.0), (4.0, 3.0))),
 }
 """By what changes: how the model makes it, what it does, and the kind that it was written for and another one."""
@@ -756,15 +762,23 @@ def test_a_kernel_is_for_the_structure_that_it_was_written_for(
 
 
 def test_numbers_in_a_list_that_changes_are_noticed_in_the_next_call(tmp_path: Path) -> None:
-    made, forward = 'self._steps, self.named = [0.5, 2.0], {"shift": 1.5}', 'x * self._steps[1] + self.named["shift"]'
-    file = problem(tmp_path, f"return torch.tanh({forward})", made, inputs="torch.randn(rows, 24)")
+    made = (
+        'from types import SimpleNamespace as N; self._steps, self.n = [0.5, 2.0], {"by": 1.5}; self.told = N(at=2.5)'
+    )
+    forward = "return torch.tanh(x * self._steps[1] + self.n['by']) * self.told.at"
+    file = problem(tmp_path, forward, made, inputs="torch.randn(rows, 24)")
     assert tunebench.new(tmp_path / "mine", problem=file).block == "Pointwise"
     model, x = import_model(str(tmp_path / "mine"))(0.25).eval(), torch.randn(6, 24)
     with torch.no_grad():
-        for change in (lambda: None, lambda: model._steps.__setitem__(1, 3.0), lambda: model.named.update(shift=2.0)):
+        for change in (
+            lambda: None,
+            lambda: model._steps.__setitem__(1, 3.0),
+            lambda: model.n.update(by=2.0),
+            lambda: setattr(model.told, "at", 0.5),
+        ):
             change()
             for _ in range(2):  # the second one is like the first
-                torch.testing.assert_close(model(x), torch.tanh(x * model._steps[1] + model.named["shift"]))
+                torch.testing.assert_close(model(x), model.reference_forward(x))
     assert "written for" in model.reason
 
 
