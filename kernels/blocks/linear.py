@@ -176,6 +176,7 @@ class Linear(Block):
             SearchSpace(
                 tuple(ordered.values()),
                 tuple(dict.fromkeys(limits)),
+                starts=products.STARTS,
             ),
             axes,
             work_of_inputs if cls.other_at >= 0 else partial(_work, axes),
@@ -193,6 +194,7 @@ class Linear(Block):
         limits = products.limits_of_inputs(InColumns(*cls.in_columns))
         is_whole = Constraint("depth_is_whole", _is_whole)
         limits += (is_whole if cls.batch_norm_at or cls.triangle else split_product.SLICES,)
+        limits += split_product.OF_HALVES if cls.triangle else ()
         if cls.batch_norm_at:
             limits += (Constraint("an_input_does_not_normalise", _does_not_normalise),)
         return limits

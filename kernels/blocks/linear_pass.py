@@ -10,7 +10,7 @@ import torch
 from tunebench.kernels.runtime.derived import Keeper
 from tunebench.kernels.shared.parts_product import Product
 from tunebench.kernels.shared.products import has_passes, own_product
-from tunebench.kernels.shared.split_product import InColumns, RowExponents, Unfit, is_fused
+from tunebench.kernels.shared.split_product import InColumns, RowExponents, Unfit, splits
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Argument
 from tunebench.tuner.device import MOST_BLOCKS, MOST_BLOCKS_ACROSS
@@ -123,7 +123,8 @@ def own_output(call: LinearCall, norm: Sequence[Argument] = (), behind: Sequence
         norm: as of `pass_over`.
         behind: what its product takes last.
     """
-    slices = call.plan.integer("product_slices") if call.in_columns and is_fused(str(call.plan["product"])) else 1
+    is_sliced = call.in_columns is not None and splits(str(call.plan["product"]), call.plan.problem)
+    slices = call.plan.integer("product_slices") if is_sliced else 1
     output = call.x.new_empty(slices * call.x.shape[:-1].numel(), call.weight.shape[-2])
     offset = None if call.bias is None else call.bias.contiguous()
     epilogue = (offset, output, *norm, *call.values, *behind)

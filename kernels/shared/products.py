@@ -8,7 +8,7 @@ types `include/half_stream.cuh`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from tunebench.kernels.runtime.derived import Keeper
 from tunebench.kernels.shared import half_product, half_stream, parts_product, split_product, stream_product
 from tunebench.kernels.shared.split_product import InColumns
 from tunebench.tuner.build import Argument
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.space import Constraint, Tunable
@@ -30,7 +31,7 @@ def has_passes(product: str) -> bool:
 
 
 def _splits(product: str, problem: Problem) -> bool:
-    return product == "parts" or (product == "fused" and problem.dtype == "float32")
+    return product == "parts" or split_product.splits(product, problem)
 
 
 TUNABLES = (
@@ -49,6 +50,14 @@ CONSTRAINTS = (
     *stream_product.CONSTRAINTS,
     *half_stream.CONSTRAINTS,
 )
+
+_TILES: Mapping[str, Value] = {"product": "fused", "product_columns": 256, "product_stages": 4, "product_cluster": 2}
+STARTS: tuple[Mapping[str, Value], ...] = (
+    *({**_TILES, "weight_parts": parts, "split_threads": 512} for parts in ("rounded", "int8")),
+    _TILES,
+    {"product": "stream"},
+)
+"""What a study begins with, as far as a problem has it: what was best of the shipped kernels at most sizes."""
 
 ROUNDING = (
     *("product", "weight_parts", "sum_stages"),
@@ -71,10 +80,15 @@ CONSTRAINTS_OF_INPUTS = (
 )
 
 
+def _halves_are_of_one_product(product: str, problem: Problem) -> bool:
+    return has_passes(product) or problem.dtype == "float32" or problem.axes["products"] == 1
+
+
 def limits_of_inputs(in_columns: InColumns) -> tuple[Constraint, ...]:
     """Return the constraints of a product of two inputs, for those that lie in columns too."""
-    of_columns = parts_product.CONSTRAINTS_IN_COLUMNS if any(in_columns) else ()
-    return (*split_product.OF_HALVES, *CONSTRAINTS_OF_INPUTS, *of_columns)
+    if any(in_columns):
+        return (*split_product.OF_HALVES, *CONSTRAINTS_OF_INPUTS, *parts_product.CONSTRAINTS_IN_COLUMNS)
+    return (*CONSTRAINTS_OF_INPUTS, Constraint("halves_are_of_one_product", _halves_are_of_one_product))
 
 
 def own_product(
@@ -97,6 +111,8 @@ def own_product(
     Returns:
         the fused product's notes on what it repaired.
     """
+    if in_columns is not None and plan.problem.dtype != "float32":
+        x, weights = x.flatten(0, -2), [one.flatten(0, -2) for one in weights]  # of one product
     weight = weights[0]
     if half_stream.streams_halves(str(plan["product"]), plan.problem):
         half_stream.half_stream(plan, x, weight, *epilogue)
@@ -104,11 +120,11 @@ def own_product(
     if plan["product"] == "stream":
         stream_product.stream_product(plan, model, weight, x, *epilogue)
         return None
-    if in_columns is not None:
-        return split_product.product_of_inputs(plan, x, weight, in_columns, *epilogue)
     if plan.problem.dtype != "float32":
         half_product.half_product(plan, x, weights, *epilogue)
         return None
+    if in_columns is not None:
+        return split_product.product_of_inputs(plan, x, weight, in_columns, *epilogue)
     return split_product.fused_product(plan, x, weight, exponents, *epilogue, model=model)
 
 

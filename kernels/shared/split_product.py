@@ -48,7 +48,7 @@ def is_fused(product: str) -> bool:
     return product == "fused"
 
 
-def _splits(product: str, problem: Problem) -> bool:
+def splits(product: str, problem: Problem) -> bool:
     """Return whether its operands are split, as those of half types are not."""
     return is_fused(product) and problem.dtype == "float32"
 
@@ -56,7 +56,7 @@ def _splits(product: str, problem: Problem) -> bool:
 def _splits_weight(product: str, weight_parts: str, problem: Problem) -> bool:
     """Return whether every call splits the weight, so that the place for it is worth tuning."""
     mode = problem.options.get("mode")  # of two inputs there is none
-    return _splits(product, problem) and weight_parts != "none" and mode not in (None, Mode.FROZEN)
+    return splits(product, problem) and weight_parts != "none" and mode not in (None, Mode.FROZEN)
 
 
 def _shared_bytes(product_columns: int, product_stages: int, weight_parts: str) -> int:
@@ -144,7 +144,7 @@ def _slices_fill_the_device(
     product: str, product_slices: int, product_columns: int, product_cluster: int, problem: Problem, device: Device
 ) -> bool:
     """Return whether slices, which are whole runs of one product's depth, are as many as give all blocks a tile."""
-    if not is_fused(product) or problem.axes["products"] > 1:
+    if not splits(product, problem) or problem.axes["products"] > 1:
         return product_slices == 1
     rows, depth, features = (problem.axes[name] for name in ("rows", "in_features", "out_features"))
     tiles = ceil_div(features, TILE_ROWS * product_cluster) * product_cluster * ceil_div(rows, product_columns)
@@ -161,12 +161,12 @@ def _threads_have_runs(
     """Return whether at least half of a block's threads have something to split."""
     runs = ceil_div(problem.axes["in_features"], product_slices * _WHOLE_RUN) * _WHOLE_RUN // _RUN_OF_THREAD
     of_row = split_threads // split_block_rows
-    return not is_fused(product) or of_row <= 2 * runs or split_block_rows == _MOST_BLOCK_ROWS
+    return not splits(product, problem) or of_row <= 2 * runs or split_block_rows == _MOST_BLOCK_ROWS
 
 
-def _inputs_are_in_parts(product: str, weight_parts: str) -> bool:
+def _inputs_are_in_parts(product: str, weight_parts: str, problem: Problem) -> bool:
     """Return whether operands are split, and nothing is kept of either between calls, not even a guess."""
-    return not is_fused(product) or weight_parts != "none"
+    return not splits(product, problem) or weight_parts != "none"
 
 
 def _inputs_fit_memory(product: str, product_slices: int, problem: Problem, device: Device) -> bool:
@@ -176,16 +176,16 @@ def _inputs_fit_memory(product: str, product_slices: int, problem: Problem, devi
     )
     parts = 4 * products * (rows + features + 3 * TILE_ROWS) * (depth + _LINE_BYTES)
     partial = 4 * product_slices * rows * features if product_slices > 1 else 0
-    return not is_fused(product) or max(parts, partial) <= device.memory_bytes // 8
+    return not splits(product, problem) or max(parts, partial) <= device.memory_bytes // 8
 
 
 TUNABLES = (
-    Tunable("weight_parts", ("none", "e4m3", "int8", "fp16", "rounded"), when=_splits),
+    Tunable("weight_parts", ("none", "e4m3", "int8", "fp16", "rounded"), when=splits),
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), default=4, when=is_fused),
     Tunable("product_cluster", (1, 2), default=2, when=is_fused),
     Tunable("weight_split", ("ahead", "beside"), when=_splits_weight),
-    Tunable("sum_stages", (0, 8, 12, _SUM_STAGES_OF_EAGER, 16, 32, 64, 128), default=16, when=_splits),
+    Tunable("sum_stages", (0, 8, 12, _SUM_STAGES_OF_EAGER, 16, 32, 64, 128), default=16, when=splits),
     early_launches(when=is_fused),
 )
 CONSTRAINTS = (
@@ -205,8 +205,8 @@ CONSTRAINTS = (
 
 
 OF_INPUTS = (
-    Tunable("product_slices", (1, 2, 4, 8, 16, 32, 64, 128, 256), when=is_fused),
-    Tunable("split_block_rows", (2, 4, 8, 16, _MOST_BLOCK_ROWS), default=4, when=is_fused),
+    Tunable("product_slices", (1, 2, 4, 8, 16, 32, 64, 128, 256), when=splits),
+    Tunable("split_block_rows", (2, 4, 8, 16, _MOST_BLOCK_ROWS), default=4, when=splits),
 )
 """The choices of two inputs alone."""
 CONSTRAINTS_OF_INPUTS = (

@@ -146,3 +146,30 @@ def test_one_tensor_may_be_both(cuda: Device, tmp_path: Path) -> None:
     for layer, wanted in (("x @ y.T", x[0] @ x[0].T), ("x.T @ y", x[0].T @ x[0])):
         found = run(model_of(tmp_path, layer), cuda, x[0], x[0], weight_parts="fp16")
         torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("rows", "features", "depth", "values"),
+    [
+        (1000, 1504, 904, {"product": "fused", "product_columns": 256, "product_cluster": 2}),
+        (130, 288, 64, {"product": "fused", "product_columns": 128, "product_cluster": 1}),
+        (33, 1504, 904, {"product": "stream", "stream_rows": 64, "stream_features": 64, "stream_split": 2}),
+    ],
+)
+def test_halves_of_one_product(
+    cuda: Device, tmp_path: Path, dtype: torch.dtype, rows: int, features: int, depth: int, values: dict[str, Value]
+) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("they need Hopper's warpgroup products")
+    model = model_of(tmp_path, "x @ y.T")
+    x, weight = (one.to(dtype) for one in matrices(1, rows, features, depth))
+    problem = model.problem(x, weight)
+    assert problem is not None, model.reason
+    configuration = model.kernel.space.choose(values, problem, cuda)
+    model.pin(build_plan(model.kernel, configuration, problem, cuda, compiler_for(cuda)))
+    wanted = x.double() @ weight.double().mT
+    with torch.no_grad():
+        for given in ((x, weight), (x[0], weight[0])):
+            found = model(*given).double().view_as(wanted)
+            assert float((found - wanted).abs().max()) < torch.finfo(dtype).eps * float(wanted.abs().max())

@@ -242,3 +242,43 @@ def test_every_generation_builds_its_products(
     configuration = kernel.space.choose(asked, Problem(AXES), device)
     built = nvrtc.compile(kernel.variant(configuration, Problem(AXES), architecture))
     assert built.code.startswith(b"\x7fELF") and built.figures
+
+
+HALVES: dict[str, dict[str, Value]] = {
+    "half_product": {"product": "fused", "product_columns": 256, "product_stages": 4, "product_cluster": 2},
+    "half_stream": {"product": "stream", "stream_rows": 64, "stream_features": 64, "stream_stages": 4},
+}
+"""Our kernels of half types, by the configuration that launches them."""
+
+
+@pytest.mark.parametrize("kernel", HALVES)
+def test_halves_of_one_product_are_multiplied_as_a_layers(tmp_path: Path, nvrtc: NvrtcCompiler, kernel: str) -> None:
+    function = 'function = "tanh(value) + r"'
+    model = model_of(tmp_path, "x @ y.T", "torch.tanh({}) + r", function, "x, y, r")
+    axes = {**AXES, "rows": 50, "in_features": 904, "out_features": 992}
+    problem, space = Problem(axes, "bfloat16"), model.kernel.space
+    configuration = space.choose(HALVES[kernel], problem, hopper())
+    figures = nvrtc.compile(model.kernel.variant(configuration, problem, "sm_90")).figures[kernel]
+    assert (figures.spill_stores, figures.stack) == (0, 0)
+    assert not configuration.keys() & {"product_slices", "split_block_rows", "weight_parts"}
+    others = [(model, replace(problem, axes={**axes, "products": 2})), (model_of(tmp_path, "x @ y"), problem)]
+    for other, at in others:
+        with pytest.raises(UserError, match="cannot be so"):
+            other.kernel.space.choose(HALVES[kernel], at, hopper())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", HALVES)
+def test_the_host_launches_halves_as_the_source_declares(
+    tmp_path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU the kernel itself is empty, and only a GPU's driver makes maps of tensors."""
+    monkeypatch.setattr("tunebench.tuner.compile.arguments.map_bytes", lambda _: bytes(128))
+    model = model_of(tmp_path, "x @ y.T", "torch.tanh({}) + r", 'function = "tanh(value) + r"', "x, y, r")
+    problem = Problem({**AXES, "rows": 50, "in_features": 904, "out_features": 992}, "bfloat16")
+    configuration, compiler = model.kernel.space.choose(HALVES[kernel], problem, hopper()), compiler_for(CPU)
+    build = compiler.compile(model.kernel.variant(configuration, problem, CPU.architecture))
+    plan = Plan(model.kernel, configuration, problem, CPU, compiler.load(build, None))
+    for stack in ((), (1,)):
+        x, y, r = (torch.ones(*stack, *shape).bfloat16() for shape in ((50, 904), (992, 904), (50, 992)))
+        assert model.tuned_forward(plan, x, y, r).shape == (*stack, 50, 992)
