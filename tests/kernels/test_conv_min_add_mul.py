@@ -118,6 +118,7 @@ def test_narrow_accesses_and_large_tiles(bytes_: int) -> None:
         assert error(tuned(x), reference, x) < 1e-3
 
 
+@pytest.mark.slow
 def test_float64_in_place_and_off_alignment() -> None:
     for dtype, allowed in ((torch.float64, 1e-14), (torch.float32, 1e-6)):
         reference, tuned = (model.to(dtype) for model in pair())

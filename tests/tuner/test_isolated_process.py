@@ -118,6 +118,7 @@ def stop_server() -> None:
     time.sleep(SECONDS)
 
 
+@pytest.mark.slow
 def test_a_process_that_stops_the_server_has_its_deadline_all_the_same(process: IsolatedProcess) -> None:
     with pytest.raises(HungError, match="still running after 1 s"):
         process.ask(1.0, stop_server)

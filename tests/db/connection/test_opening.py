@@ -297,6 +297,7 @@ def counted(file: Path) -> int:
     return int(seen.pop())
 
 
+@pytest.mark.slow
 def test_a_link_in_a_folder_that_cannot_be_written_shows_what_was_just_recorded(file: Path, folder: Path) -> None:
     link = folder / "link.db"
     link.symlink_to(file)
@@ -309,6 +310,7 @@ def test_a_link_in_a_folder_that_cannot_be_written_shows_what_was_just_recorded(
     assert open_database(link).name == str(file)
 
 
+@pytest.mark.slow
 def test_a_link_to_a_folder_that_cannot_be_written_can_be_read(file: Path, folder: Path) -> None:
     target = file.rename(folder / "results.db")
     file.symlink_to(target)

@@ -75,6 +75,7 @@ def test_every_geometry(geometry: str) -> None:
         assert error(output[2:], reference, [x[2:]]) < 2e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(DIVERSE, OTHERS))
 def test_layers_with_other_sides_and_transposed_ones(name: str) -> None:
     layer, options = OTHERS[name]
@@ -375,6 +376,7 @@ def test_where_the_copy_engine_writes() -> None:
     assert found(16, output="channels_last") == {("threads", None)}
 
 
+@pytest.mark.slow
 def test_what_goes_by_no_implicit_product() -> None:
     def ways(geometry: str, channels: int = 16) -> set[object]:
         problem = Tuned(8, 16, GEOMETRIES[geometry]).problem(torch.randn(2, 8, 30, 30))

@@ -104,6 +104,7 @@ def test_nvrtc_builds_every_product(nvrtc: NvrtcCompiler, path: Path) -> None:
             assert (built.figures["split_product"].registers or 0) > 100
 
 
+@pytest.mark.slow
 def test_a_frozen_model_follows_its_weights_and_statistics() -> None:
     path = next(path for path in EXAMPLES if path.stem == "residual_batch_norm")
     model, given = made(path, "eval").freeze(), inputs(path, 9, "float32")
@@ -157,6 +158,7 @@ def test_rows_and_products_both_have_to_fit_shared_memory(tmp_path: Path) -> Non
     assert stages == {3}
 
 
+@pytest.mark.slow
 def test_a_value_of_the_row_beside_those_of_its_elements(tmp_path: Path) -> None:
     block = 'layer = "linear"\nover_rows = "mean"\nfinish = "gelu(value) + other * scale"\nper_feature = ("scale",)'
     text = """

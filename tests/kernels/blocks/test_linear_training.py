@@ -67,6 +67,7 @@ def node_of(output: torch.Tensor) -> str:
     return type(output.grad_fn).__name__
 
 
+@pytest.mark.slow
 def test_the_derivative_of_every_function_is_autograds_first_and_second(tmp_path: Path) -> None:
     block = f'layer = "gemm"\nfunction = """{EVERY_FUNCTION}"""\nscalars = ("factor",)'
     model = load(tmp_path / "every.py", "blocks.Linear", IN_TORCH, block)().double()
@@ -121,6 +122,7 @@ def test_gradients_are_the_references_however_they_come_in(name: str, way: str) 
         torch.testing.assert_close(one.to(other.dtype), other, rtol=0.0, atol=1e-4 * size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1.0, 1e-38], ids=["usual rows", "rows that no halves hold"])
 def test_every_way_to_train_where_tf32_is_permitted(size: float) -> None:
     """By the kernels, and by torch's G · W."""

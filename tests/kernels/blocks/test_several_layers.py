@@ -83,6 +83,7 @@ def test_a_frozen_model_follows_each_weight(swiglu: Any) -> None:
             assert all(kept[name] is entries for name, entries in model._derived._entries.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transposed", [".T", ""])
 def test_weights_may_be_parameters(tmp_path: Path, transposed: str) -> None:
     sizes = "12, 33" if transposed else "33, 12"

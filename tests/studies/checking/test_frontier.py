@@ -103,6 +103,7 @@ def test_classes_are_the_space_by_how_it_rounds() -> None:
     assert all(one["pieces"] == 7 for one in found[Accuracy.EAGER] - found[Accuracy.TOLERANCE])
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_float64() -> None:
     points, ours = _measure(SIZES, request(), [])
     by_name = {one.product: one for one in points}

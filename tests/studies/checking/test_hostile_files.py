@@ -197,6 +197,7 @@ def refused(run: CommandLine, file: Path, folder: Path) -> None:
         assert error.isprintable() and len(error) < 1000, error
 
 
+@pytest.mark.slow
 def test_files_of_other_tuners_with_something_wrong(run: CommandLine, tmp_path: Path) -> None:
     contents = itertools.chain(
         (("t4", content) for content in spoilt_results()), (("cache", content) for content in spoilt_caches())

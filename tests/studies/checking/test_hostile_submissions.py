@@ -33,6 +33,7 @@ def left_running(mark: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_what_a_file_starts_is_ended_with_it(run: CommandLine, tmp_path: Path) -> None:
     mark = f"left-by-{os.getpid()}-{time.monotonic_ns()}"
     sleeper = f"os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(600)', {mark!r}])"

@@ -185,6 +185,7 @@ def test_an_endless_loop_is_killed_at_its_deadline(
     assert evaluate(evaluator, factory, 0).status.timed
 
 
+@pytest.mark.slow
 def test_what_is_not_over_when_the_study_is_is_let_go_of(write_kernel: WriteKernel, start: Start) -> None:
     factory = write_kernel(source={WEIGH: HANG})
     evaluator = start(factory)

@@ -84,6 +84,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_read(run: CommandLine, folder: Pat
     assert run("doctor", folder).code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loop", "exit"])
 def test_a_problem_for_a_new_kernel_may_do_so_too(
     run: CommandLine, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -168,6 +168,7 @@ def test_a_compiler_that_cannot_be_killed_is_given_up_and_the_next_takes_its_tur
 # ------------------------------------------------------------ full disk
 
 
+@pytest.mark.slow
 def test_builds_that_cannot_be_kept_are_used_all_the_same(
     write_kernel: WriteKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_other_files_are_searched_first(run: CommandLine, space: Path, tmp_path:
     assert itself["runs"][0]["best_ms"] == fresh["runs"][0]["best_ms"]
 
 
+@pytest.mark.slow
 def test_where_a_search_would_have_stopped(run: CommandLine, tmp_path: Path) -> None:
     cache = {
         f"{a},{b},{c}": {"a": a, "b": b, "c": c, "time": 2.0 + (a - 5) ** 2 + abs(b - 3) + (c - 2) ** 2 / 2}

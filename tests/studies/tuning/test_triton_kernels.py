@@ -71,6 +71,7 @@ def test_a_wrong_function_is_refused_by_the_gate(tmp_path: Path, run: CommandLin
     assert "4 of 320 elements were never written" in ran.out
 
 
+@pytest.mark.slow
 def test_what_passes_in_the_interpreter_is_refused_for_a_gpu(tmp_path: Path, run: CommandLine) -> None:
     """Python runs what is no device code."""
     changes = {"    inside = at <": "    [None for _ in range(2)]\n    inside = at <"}
@@ -94,6 +95,7 @@ def test_two_sources_are_searched_together(tmp_path: Path, run: CommandLine) -> 
     assert built == {("cuda", "cpu"), ("triton", "triton")}
 
 
+@pytest.mark.slow
 def test_a_bundle_serves_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, problems = write(tmp_path / "softmax.py", SOFTMAX), tmp_path / "problems.json"
     problems.write_text(json.dumps([{"kernel": "softmax", "axes": {"rows": 4, "columns": 80}}]), encoding="utf-8")

@@ -96,6 +96,7 @@ def test_a_fresh_study_begins_with_nothing(write_kernel: WriteKernel, tmp_path: 
         tuned(folder, file, trials=2, seed=3, fresh=True)
 
 
+@pytest.mark.slow
 def test_what_ships_with_a_kernel_is_a_warm_start(write_kernel: WriteKernel, tmp_path: Path) -> None:
     factory, cpu = write_kernel(), find_device("cpu")
     kernel = factory.kernel
@@ -111,6 +112,7 @@ def test_what_ships_with_a_kernel_is_a_warm_start(write_kernel: WriteKernel, tmp
         assert dict(trials(database, limit=1)[0].configuration) == configuration
 
 
+@pytest.mark.slow
 def test_what_a_kernel_names_comes_after_the_default(write_kernel: WriteKernel, tmp_path: Path) -> None:
     named = 'Tunable("variety", (0, 1, 2)),\n    ),\n    starts=({"variety": 2}, {"variety": 7}, {"variety": 0})'
     factory = write_kernel(model={'Tunable("variety", (0, 1, 2)),\n    )': named})

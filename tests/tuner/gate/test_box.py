@@ -386,6 +386,7 @@ def beats(connection: Connection) -> NoReturn:
     os._exit(0)
 
 
+@pytest.mark.slow
 def test_a_box_stands_still_while_others_are_timed(folder: Path) -> None:
     process = run_in(Walls.NAMESPACES, beats, folder)
     with closing(process):

@@ -110,11 +110,13 @@ def require_refused(verdict: Verdict, broken: Broken) -> None:
     assert re.search(broken.reason, verdict.reason), verdict.reason
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_tuned_for_energy(make: Make) -> None:
     verdict = verdict_of(make("gemm_scale_bn"), objective=Objective.ENERGY)
     assert verdict.passed, verdict.reason
 
 
+@pytest.mark.slow
 def test_one_row_which_train_mode_refuses_when_it_has_counted_it(make: Make) -> None:
     verdict = verdict_of(make("gemm_scale_bn"), rows=1)
     assert verdict.passed, verdict.reason

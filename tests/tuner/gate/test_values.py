@@ -282,6 +282,7 @@ def of_halves(model: Any, x: torch.Tensor) -> torch.Tensor:
     return functional.conv2d(x, weight, model.conv.bias, padding=1)
 
 
+@pytest.mark.slow
 def test_a_rewrite_may_spread_what_is_not_finite_and_be_no_less_precise() -> None:
     parts = {"conv": lambda: nn.Conv2d(3, 4, 3, padding=1)}
     model, inputs = module(lambda model, x: model.conv(x), **parts), lambda: [rand(2, 3, 8, 8)]

@@ -33,6 +33,7 @@ def study(factory: type[TunedModule], folder: Path, trials_: int) -> tuple[Study
         return report, [(row.status, row.message) for row in trials(database, limit=None)]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_patches_the_judge_wins_nothing(write_kernel: WriteKernel, tmp_path: Path) -> None:
     wrong = {"y[i] = x[i] * weight[0];": "y[i] = 1.5f * x[i] * weight[0];"}
     report, rows = study(write_kernel(source=wrong, model={"import torch\n": PATCHED_JUDGE}), tmp_path, 1)

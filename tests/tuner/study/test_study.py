@@ -111,6 +111,7 @@ def test_every_correct_trial_has_its_proof_and_its_samples(write_kernel: WriteKe
         assert result.build is not None and result.build.code
 
 
+@pytest.mark.slow
 def test_the_comparison_is_against_the_reference_and_the_default(write_kernel: WriteKernel) -> None:
     log = MemoryLog()
     outcome = run(write_kernel(), log, trials=5)

@@ -73,6 +73,7 @@ def test_a_file_needs_torch_alone_and_has_no_word_that_harnesses_refuse(
     assert ("Two forms" in text) == (name == "gemm_div_sum_scale")
 
 
+@pytest.mark.slow
 def test_a_file_has_nothing_of_what_its_block_does_for_other_kernels(text_of: Callable[[str], str]) -> None:
     sigmoid, norm = text_of("gemm_sigmoid_residual"), text_of("gemm_scale_bn")
     assert "def own_output(" in sigmoid and "launch_rows" not in sigmoid and "batch_statistics" not in sigmoid
@@ -229,6 +230,7 @@ def plan_in(context: dict[str, Any], device: Device, module: object) -> Any:
     return plan
 
 
+@pytest.mark.slow
 def test_nvcc_builds_a_file_s_source(text_of: Callable[[str], str], tmp_path: Path) -> None:
     from torch.utils.cpp_extension import CUDA_HOME
 

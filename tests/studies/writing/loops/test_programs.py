@@ -122,6 +122,7 @@ def test_passes_are_built_for_every_gpu_and_type(written: Programs, nvrtc: Nvrtc
             assert nvrtc.compile(variant).figures
 
 
+@pytest.mark.slow
 def test_a_product_is_made_between_passes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     case = Case(TwoProducts(), {"product_x": torch.randn(5, 8)})
@@ -180,6 +181,7 @@ def test_views_begin_where_their_tensor_does_and_not_where_its_memory_does(tmp_p
         torch.testing.assert_close(found, cases[name].model(slices["x"]))
 
 
+@pytest.mark.slow
 def test_rows_of_equal_elements_less_their_mean_are_zero(tmp_path: Path) -> None:
     rows = torch.tensor([0.1, -3.7, 1e-3, 77.7])[:, None].expand(4, 37).contiguous()
     cases = {
