@@ -43,14 +43,14 @@ tune: $(VENV)/installed
 	@echo '  $(BIN)/tunebench report -o report.html'
 	@echo 'After "source $(BIN)/activate" the command is just "tunebench".'
 
-# A test worker for every core, so one thread in each.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# A test worker for every core, so one thread in each; of the quick tests, some of which wait for processes, one more.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 
 test: $(VENV)/installed
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -n $$(($$(nproc) + 1)) -m 'not slow'
 
 test-all: $(VENV)/installed
-	$(PYTEST)
+	$(PYTEST) -n auto
 
 test-versions:
 	.ci/versions
