@@ -89,7 +89,8 @@ def test_bench_shows_both(write_kernel: WriteKernel, tmp_path: Path, run: Comman
     for one in told["results"]:
         assert one["errors"]["tuned"]["rms_multiple_of_reference"] <= 1
     wrong = run("bench", folder, "--accuracy", "eager", "--config", "variety=1", *options)
-    assert wrong.code == 1 and not json.loads(wrong.out)["results"][0]["right"]
+    assert wrong.code == 1
+    assert [one["right"] for one in json.loads(wrong.out)["results"]] == [False], wrong.out + wrong.err
 
 
 @pytest.mark.slow
