@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-_OF_EVERY_MODULE = {*vars(nn.Module()), "policy", "accuracy", "wait"}
+OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "policy", "accuracy", "wait"})
+"""The names of attributes that every module has, or every tuned one."""
 _SIZED = (nn.Linear, nn.Bilinear, nn.Embedding, nn.GroupNorm, _ConvNd, _NormBase)
 """Layers whose numbers are sizes, which a block reads when it is called."""
 
@@ -23,8 +24,8 @@ def attributes_of(model: nn.Module) -> dict[str, object]:
     found: dict[str, object] = {}
     for place, layer in model.named_modules():
         held = {**_of_class(type(layer)), **vars(layer)}
-        own = {name: value for name, value in held.items() if name not in _OF_EVERY_MODULE}
-        own |= {name: fields_of(value) for name, value in own.items() if fields_of(value)}
+        own = {name: value for name, value in held.items() if name not in OF_EVERY_MODULE}
+        own |= {name: fields for name, value in own.items() if (fields := fields_of(value))}
         own = {name: _told(value) for name, value in own.items() if _is_plain(value)}
         tensors = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
         own |= {name: tuple(tensor.shape) for name, tensor in tensors}

@@ -23,13 +23,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from tunebench.kernels.runtime.attributes import fields_of
+from tunebench.kernels.runtime.attributes import OF_EVERY_MODULE, fields_of
 from tunebench.kernels.runtime.guards import Content, same_tensors, version_of, version_of_attributes
 from tunebench.kernels.runtime.ordinary import held
 
 _TABLES = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
 """The dictionaries of a module whose content a kernel depends on, beside that of its attributes."""
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _READ_WHEN_RUN = ("policy", "accuracy", "wait")
 """Attributes that no graph depends on: they are read from the module itself whenever a program runs."""
 
@@ -80,7 +79,7 @@ class Snapshot:
         self._of_attributes = [*map(version_of_attributes, self._attributes)]
         self._versions = [*map(version_of, self._tables)]
         pairs = [pair for attributes in self._attributes for pair in attributes.items()]
-        own = [(name, value) for name, value in pairs if name not in _OF_EVERY_MODULE]
+        own = [(name, value) for name, value in pairs if name not in OF_EVERY_MODULE]
         self._containers = [one for _, value in own for one in _containers_in(value)]
         self._containers += [vars(value) for name, value in own if name[0] != "_" and fields_of(value)]
         self._contents = [*map(_content_of, self._containers)]
