@@ -189,12 +189,12 @@ class Linear(Block):
         """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split."""
         if cls.joins:
             return (half_product.tiles_hold(1 + len(cls.others_at)),)
+        of_triangle = split_product.OF_HALVES if cls.triangle else ()
         if cls.other_at < 0:
-            return split_product.OF_HALVES if cls.triangle else ()
-        limits = products.limits_of_inputs(InColumns(*cls.in_columns))
+            return of_triangle
+        limits = (*products.limits_of_inputs(InColumns(*cls.in_columns)), *of_triangle)
         is_whole = Constraint("depth_is_whole", _is_whole)
         limits += (is_whole if cls.batch_norm_at or cls.triangle else split_product.SLICES,)
-        limits += split_product.OF_HALVES if cls.triangle else ()
         if cls.batch_norm_at:
             limits += (Constraint("an_input_does_not_normalise", _does_not_normalise),)
         return limits

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "policy", "accuracy", "wait"})
-"""The names of attributes that every module has, or every tuned one."""
+OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "policy", "accuracy", "wait", "compile_mode"})
+"""The names of attributes that every module has, or every tuned one may have; no kernel computes by them."""
 _SIZED = (nn.Linear, nn.Bilinear, nn.Embedding, nn.GroupNorm, _ConvNd, _NormBase)
 """Layers whose numbers are sizes, which a block reads when it is called."""
 

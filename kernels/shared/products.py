@@ -57,7 +57,7 @@ STARTS: tuple[Mapping[str, Value], ...] = (
     _TILES,
     {"product": "stream"},
 )
-"""What a study begins with, as far as a problem has it: what was best of the shipped kernels at most sizes."""
+"""A study begins with these, where its problem has them: they were the best of the shipped kernels at most sizes."""
 
 ROUNDING = (
     *("product", "weight_parts", "sum_stages"),

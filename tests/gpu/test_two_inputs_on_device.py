@@ -1,5 +1,6 @@
 """The fused product of two inputs against float64: either way round, stacks, slices, triangles, what is not finite."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -64,11 +65,18 @@ def model_of(folder: Path, layer: str, triangle: str = "") -> TunedModule:
 
 
 def run(model: TunedModule, device: Device, x: torch.Tensor, y: torch.Tensor, **values: Value) -> torch.Tensor:
+    """Multiply by the fused product from parts."""
+    parts: dict[str, Value] = {"product": "fused", "split_threads": 256, "split_block_rows": 32, "sum_stages": 8}
+    return run_with(parts | values, model, device, x, y)
+
+
+def run_with(
+    asked: Mapping[str, Value], model: TunedModule, device: Device, x: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
     if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the product from halves needs Hopper's warpgroup products")
+        pytest.skip("our products need Hopper's warpgroup products")
     problem = model.problem(x, y)
     assert problem is not None, model.reason
-    asked = {"product": "fused", "split_threads": 256, "split_block_rows": 32, "sum_stages": 8, **values}
     configuration = model.kernel.space.choose(asked, problem, device)
     model.pin(build_plan(model.kernel, configuration, problem, device, compiler_for(device)))
     with torch.no_grad():
@@ -160,16 +168,9 @@ def test_one_tensor_may_be_both(cuda: Device, tmp_path: Path) -> None:
 def test_halves_of_one_product(
     cuda: Device, tmp_path: Path, dtype: torch.dtype, rows: int, features: int, depth: int, values: dict[str, Value]
 ) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("they need Hopper's warpgroup products")
     model = model_of(tmp_path, "x @ y.T")
     x, weight = (one.to(dtype) for one in matrices(1, rows, features, depth))
-    problem = model.problem(x, weight)
-    assert problem is not None, model.reason
-    configuration = model.kernel.space.choose(values, problem, cuda)
-    model.pin(build_plan(model.kernel, configuration, problem, cuda, compiler_for(cuda)))
     wanted = x.double() @ weight.double().mT
-    with torch.no_grad():
-        for given in ((x, weight), (x[0], weight[0])):
-            found = model(*given).double().view_as(wanted)
-            assert float((found - wanted).abs().max()) < torch.finfo(dtype).eps * float(wanted.abs().max())
+    for given in ((x, weight), (x[0], weight[0])):
+        found = run_with(values, model, cuda, *given).double().view_as(wanted)
+        assert float((found - wanted).abs().max()) < torch.finfo(dtype).eps * float(wanted.abs().max())

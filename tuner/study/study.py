@@ -96,7 +96,7 @@ class StudyRun:
         self._refusals: Counter[str] = Counter()
         self._sanitizer = ""
         self._confirmed = ""
-        self._uncompiled: str | None = None
+        self._uncompiled: str | None = None  # why torch.compile has no part; None until it was asked
         self._checked: dict[Configuration, Stage] = {}
         self._plan = Plan()
         self._aside: set[Configuration] = set()
