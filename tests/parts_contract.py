@@ -60,9 +60,9 @@ def bound_of(values: Mapping[str, Value]) -> float:
     return {"half": 3e-6, "e4m3": 6e-5, "int8": 3e-5, "none": 1e-3}[str(values["corrections"])]
 
 
-def pin(model: TunedModule, x: torch.Tensor, values: Mapping[str, Value]) -> None:
+def pin(model: TunedModule, x: torch.Tensor, values: Mapping[str, Value], *others: torch.Tensor) -> None:
     """Run the model under the valid configuration that has these values, for a program that permits TF32."""
-    problem = model.problem(x)
+    problem = model.problem(x, *others)
     assert problem is not None
     problem = problem.at(Accuracy.TF32)
     device, kernel = device_of(x.device), model.kernel
@@ -92,8 +92,8 @@ def product(x: torch.Tensor, weight: torch.Tensor, values: Mapping[str, Value]) 
 
 
 @torch.no_grad()
-def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    output: torch.Tensor = model(x)
+def run(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+    output: torch.Tensor = model(*inputs)
     return output
 
 

@@ -25,6 +25,7 @@ struct Arguments {{
     __device__ __forceinline__ Elements<width> elements(long long position, const Columns<width>&) const {{
         return {{{element_values}}};
     }}{joined}
+    __device__ __forceinline__ void ahead(long long position, int count) const {{ {ahead} }}
     template <int width>
     __device__ __forceinline__ accumulator_t before(accumulator_t value, const Columns<width>& columns, const Row& row,
                                                     const Elements<width>& elements, int i) const {{
@@ -297,6 +298,7 @@ class LinearSource:
                 + [f"bias_of_layer<width>({_member(one)}, feature)" for one in layers]
             ),
             element_values=", ".join([*values, *(f"numbers<width>({_member(one)} + position)" for one in layers)]),
+            ahead=" ".join(f"fetch_ahead({_member(one)} + position, count);" for one in elements),
             joined=_JOINED.format(element_values=", ".join([*values, *made])) if layers else "",
             values=", ".join(["value", *(_value_of(one) for one in self.used)]),
         )

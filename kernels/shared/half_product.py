@@ -53,8 +53,16 @@ def _is_finished_at_once(product: str, problem: Problem) -> bool:
     return not multiplies_halves(product, problem) or problem.options.get("mode") != Mode.TRAIN
 
 
-TUNABLES = (Tunable("product_band", (8, 4, 16, 1), when=multiplies_halves),)
+def _a_warpgroup_holds_its_tile(product_columns: int, product_schedule: str) -> bool:
+    return product_schedule != "pingpong" or product_columns <= TILE_ROWS
+
+
+TUNABLES = (
+    Tunable("product_band", (8, 4, 16, 1), when=multiplies_halves),
+    Tunable("product_schedule", ("cooperative", "pingpong"), when=multiplies_halves),
+)
 CONSTRAINTS = (
+    Constraint("registers_of_a_warpgroup_hold_its_tile", _a_warpgroup_holds_its_tile),
     Constraint("stages_of_halves_fit_shared_memory", _fits_shared_memory),
     Constraint("the_copy_engine_reads_halves", _copy_engine_reads),
     Constraint("halves_are_finished_in_the_epilogue", _is_finished_at_once),
@@ -110,12 +118,13 @@ def half_product(plan: Plan, x: torch.Tensor, weights: Sequence[torch.Tensor], *
     Args:
         x: (rows, depth), of a half type.
         weights: (features, depth), of the same, on the same device, as many as the source has layers.
-        epilogue: what the source's `half_product` takes behind the sizes, the output among it.
+        epilogue: what the source's `half_product` takes behind the sizes; the output is a new tensor.
     """
     x = aligned(x.contiguous())
     (rows, depth), features = x.shape, weights[0].shape[0]
     found = plan.once(_geometry, rows, features, depth, len(weights))
     maps = [TensorMap(aligned(one.contiguous()), found.weight) for one in weights]
     operands: tuple[Argument, ...] = (TensorMap(x, found.x), *maps, rows, features, depth)
+    behind = [aligned(one) if isinstance(one, torch.Tensor) else one for one in epilogue]
     shape = {"blocks": found.blocks, "threads": PRODUCT_THREADS, "shared": found.shared}
-    plan.launch("half_product", *operands, *epilogue, **shape, early=bool(plan["early_launches"]))
+    plan.launch("half_product", *operands, *behind, **shape, early=bool(plan["early_launches"]))

@@ -25,11 +25,14 @@ BOUND = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 SIZES = [(1, 8, 32), (2, 16, 64), (63, 8, 288), (129, 72, 288), (300, 1000, 544), (1024, 512, 1024), (77, 8192, 32),
          (513, 136, 1056), (2100, 264, 3072), (20000, 64, 96), (5, 4096, 20000)]  # fmt: skip
 """Rows, depth, features: one of all, tails of tiles, of the copy engine's boxes and of clusters, many tiles."""
+_IN_TURNS: Mapping[str, Value] = {"product_schedule": "pingpong", "product_columns": 128}
 GEOMETRIES: Mapping[str, Mapping[str, Value]] = {
     "wide": {"product_columns": 256, "product_cluster": 2, "product_stages": 4, "product_band": 8},
     "wide alone": {"product_columns": 256, "product_cluster": 1, "product_stages": 3, "product_band": 4},
     "narrow": {"product_columns": 128, "product_cluster": 2, "product_stages": 6, "product_band": 16},
     "narrow alone": {"product_columns": 128, "product_cluster": 1, "product_stages": 4, "product_band": 1},
+    "in turns": {**_IN_TURNS, "product_cluster": 2, "product_stages": 6, "product_band": 8},
+    "in turns alone": {**_IN_TURNS, "product_cluster": 1, "product_stages": 3, "product_band": 4},
 }
 
 FEW = [(1, 8, 8), (1, 4096, 4096), (3, 72, 136), (8, 1000, 200), (17, 64, 4096), (64, 4096, 1024), (64, 8200, 72),
@@ -135,6 +138,30 @@ def test_two_layers_in_one_product(geometry: str, dtype: torch.dtype, *, has_bia
             found.double(), wanted, rtol=bound, atol=bound * float(wanted.std(correction=0) + 0.1)
         )
         assert torch.equal(found, run(model, x))
+
+
+class Residual(nn.Linear):
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias) + torch.sigmoid(residual)
+
+
+class TunedResidual(blocks.Linear, Residual):
+    layer = "x @ weight.T"
+    function = "value + bias + 1 / (1 + exp(-residual))"
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_elements_beside_the_product_anywhere(geometry: str, dtype: torch.dtype) -> None:
+    for (rows, depth, features), off in zip(SIZES, [0, 1, 0, 3, 0, 8] * len(SIZES), strict=False):
+        torch.manual_seed(depth + features)
+        model, x = TunedResidual(depth, features).cuda().to(dtype), drawn(rows, depth, dtype=dtype)
+        residual = drawn(rows * features + off, dtype=dtype)[off:].view(rows, features)
+        pin(model, x, {"product": "fused", **GEOMETRIES[geometry]}, residual)
+        found = run(model, x, residual)
+        wanted = run(copy.deepcopy(model).double().reference_forward, x.double(), residual.double())
+        bound = BOUND[dtype]
+        torch.testing.assert_close(found.double(), wanted, rtol=bound, atol=bound)
 
 
 def stream(model: Any, x: torch.Tensor, **values: Value) -> None:

@@ -82,6 +82,11 @@ template <int slots> struct RingPosition {
             parity ^= 1;
         }
     }
+    __device__ __forceinline__ void advance(int places) {
+        slot += places;
+        parity ^= slot / slots & 1;
+        slot %= slots;
+    }
 };
 
 // --- Clusters -----------------------------------------------------------------------------------------------------
@@ -268,6 +273,11 @@ template <bool streaming> __device__ __forceinline__ void cp_async_bulk_to_globa
 }
 
 // Those since the last call are a group; wait until those of all groups have been read, or are in memory.
+// `bytes` (a multiple of 16, as the address) of global memory into the second cache.
+__device__ __forceinline__ void cp_async_bulk_prefetch(const void* global, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(global)), "r"(bytes));
+}
+
 __device__ __forceinline__ void cp_async_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void cp_async_bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
