@@ -6,7 +6,7 @@ of one operator. In the text of a product's region tensors of any dimensions are
 floating-point types are left out: a kernel computes in float32 from the product to its result.
 
 Images lie channels-last between convolutions, as Inductor itself has them; the ones that a graph is given stay as they
-are.
+are. A convolution whose window is one pixel is a product there: each pixel is a row of its channels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from tunebench.studies.inductor.region import NotRegionError, Region, Value, source_of, text_of
+from tunebench.studies.inductor.region import NotRegionError, Region, Value, inverse, source_of, text_of
+from tunebench.tuner.settings import Setting, value_of
 
 _aten = torch.ops.aten
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.convolution.default)
@@ -75,11 +76,13 @@ class ProductRegion:
     Attributes:
         end: the node whose value it makes.
         inputs: the nodes that it reads, in the order of the region's.
+        of_pixels: whether its matrices are images, a row for each pixel.
     """
 
     region: Region
     end: fx.Node
     inputs: tuple[fx.Node, ...]
+    of_pixels: bool
 
 
 def product_region(product: fx.Node) -> ProductRegion:
@@ -96,28 +99,40 @@ def product_region(product: fx.Node) -> ProductRegion:
 def _replace(graph: fx.Graph, found: ProductRegion, call: Write) -> None:
     end, value = found.end, found.end.meta["val"]
 
+    def added(target: Any, node: fx.Node, *arguments: Any, **named: Any) -> fx.Node:
+        made = graph.call_function(target, (node, *arguments), named)
+        made.meta["val"] = target(node.meta["val"], *arguments, **named)
+        return made
+
     def shaped(node: fx.Node, shape: Sequence[int]) -> fx.Node:
-        if tuple(node.meta["val"].shape) == tuple(shape):
-            return node
-        view = graph.call_function(_aten.view.default, (node, list(shape)))
-        view.meta["val"] = node.meta["val"].view(shape)
-        return view
+        is_shaped = tuple(node.meta["val"].shape) == tuple(shape)
+        return node if is_shaped else added(_aten.view.default, node, list(shape))
 
     def lying(node: fx.Node, wanted: Value) -> fx.Node:
+        if found.of_pixels and node.meta["val"].dim() == value.dim():
+            node = added(_aten.permute.default, node, _channels_last(value.dim()))
         lies = getattr(torch, wanted.images or "contiguous_format")
-        if not wanted.images or node.meta["val"].is_contiguous(memory_format=lies):
-            return shaped(node, wanted.shape)
-        # Inductor gives what it computes here the strides that the call of an operator asks for.
-        copy = graph.call_function(_aten.clone.default, (node,), {"memory_format": lies})
-        copy.meta["val"] = node.meta["val"].clone(memory_format=lies)
-        return copy
+        if not node.meta["val"].is_contiguous(memory_format=lies):
+            # Inductor gives what it computes here the strides that the call of an operator asks for.
+            node = added(_aten.clone.default, node, memory_format=lies)
+        return shaped(node, wanted.shape)
 
     (output,) = found.region.outputs
     with graph.inserting_before(end), value.fake_mode:
         made = call(graph, [*map(lying, found.inputs, found.region.inputs)])
         made.meta["val"] = torch.empty_like(output.on_meta, device=value.device)
-        result = shaped(made, value.shape)
+        if found.of_pixels:
+            order = _channels_last(value.dim())
+            made = shaped(made, [value.shape[place] for place in order])
+            result = added(_aten.permute.default, made, list(inverse(order)))
+        else:
+            result = shaped(made, value.shape)
     end.replace_all_uses_with(result)
+
+
+def _channels_last(dimensions: int) -> list[int]:
+    """The dimensions of images in the order in which they lie in memory where channels come last."""
+    return [0, *range(2, dimensions), 1]
 
 
 class _Copy:
@@ -137,7 +152,7 @@ class _Copy:
         self.behind = _descendants(product)
         if product.kwargs or self.dtype not in _FLOATS:
             raise NotRegionError("it has factors, or is in another type")
-        self.images = ""
+        self.images, self.of_pixels = "", False
         self.vector = self.shape[-1:]
         begin = self._convolution if product.target is _aten.convolution.default else self._product
         self.made: dict[fx.Node, fx.Node] = {product: begin(*product.args)}
@@ -152,11 +167,27 @@ class _Copy:
         last = _CHANNELS_LAST.get(len(self.shape), "contiguous_format")
         self.images = "contiguous_format" if is_laid_out else last
         self.vector = (self.shape[1], *[1] * (len(self.shape) - 2))
+        if not is_laid_out and _is_of_one_pixel(weight, *windows) and self._rounds_products_alike(x):
+            self.images, self.of_pixels = "", True
+            taken = self._input(x, self._as_matrix(_shape_of(x)), is_operand=True)
+            of_layer = self._input(weight, _shape_of(weight)[:2], is_operand=True)
+            turned = self.graph.call_function(_aten.permute.default, (of_layer, [1, 0]))
+            made = self.graph.call_function(_aten.mm.default, (taken, turned))
+            return made if bias is None else self._added(made, bias)
         of_weight = "" if weight.meta["val"].is_contiguous() else last
         pairs = ((x, self.images), (weight, of_weight))
         operands = [self._input(one, is_operand=True, images=images) for one, images in pairs]
         made = self.graph.call_function(_aten.convolution.default, (*operands, None, *windows))
         return made if bias is None else self._added(made, bias)
+
+    def _rounds_products_alike(self, x: fx.Node) -> bool:
+        """Return whether PyTorch's settings permit the same of products of matrices as of convolutions."""
+        of_both = {value_of(one, x.meta["val"].device.type) for one in (Setting.MATMUL, Setting.CONVOLUTION)}
+        return self.dtype is not torch.float32 or len(of_both) == 1
+
+    def _as_matrix(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in which the region has a tensor of its size, or with other channels."""
+        return (math.prod(shape) // shape[1], shape[1]) if self.of_pixels else shape
 
     def _added(self, made: fx.Node, bias: fx.Node) -> fx.Node:
         return self.graph.call_function(_aten.add.Tensor, (made, self._of_vector(bias)))
@@ -188,7 +219,7 @@ class _Copy:
         self.made[node] = made
 
     def _require_shape(self, shape: tuple[int, ...]) -> None:
-        same = shape == self.shape if self.images else shape[-1:] == self.shape[-1:]
+        same = shape == self.shape if self.images or self.of_pixels else shape[-1:] == self.shape[-1:]
         if not same or math.prod(shape) != math.prod(self.shape):
             raise NotRegionError("another shape")
 
@@ -207,7 +238,7 @@ class _Copy:
         if node in self.behind:
             raise NotRegionError("what it needs comes of the product in another way")
         if shape == _shape_of(user):
-            return self._input(node, self.shape, images=self.images)
+            return self._input(node, self._as_matrix(self.shape), images=self.images)
         if shape[-len(self.vector) :] == self.vector and math.prod(shape) == math.prod(self.vector):
             return self._of_vector(node)
         raise NotRegionError("another shape")
@@ -226,7 +257,7 @@ class _Copy:
             elif is_computed and _is_pointwise(node):
                 self.vectors[node] = self.graph.node_copy(node, self._of_vector)
             else:
-                self.vectors[node] = self._input(node, self.vector)
+                self.vectors[node] = self._input(node, self.shape[1:2] if self.of_pixels else self.vector)
         return self.vectors[node]
 
     def _input(
@@ -240,7 +271,7 @@ class _Copy:
         if node.target is _CONVERSION and node.args[0].meta["val"].dtype == self.dtype and not is_operand:
             node = node.args[0]  # a kernel computes in float32 anyway
         value = node.meta["val"]
-        if value.dtype != self.dtype or not (images or value.is_contiguous()):
+        if value.dtype != self.dtype or not (images or self.of_pixels or value.is_contiguous()):
             raise NotRegionError("a tensor of another type, or one that is not contiguous")
         shape = shape or _shape_of(node)
         if (node, is_operand) not in self.inputs:
@@ -271,11 +302,12 @@ class _Copy:
         _collect(self.made[end], operations)
         used = [one for one in values if any(one in operation.all_input_nodes for operation in operations)]
         inputs = {one: values[one] for one in used}
-        output = Value(end.name, tuple(range(len(self.shape))), self.shape, end.meta["val"].dtype, self.images)
+        shape = self._as_matrix(self.shape)
+        output = Value(end.name, tuple(range(len(shape))), shape, end.meta["val"].dtype, self.images)
         text = text_of(inputs, [one for one in operations if one not in values], {self.made[end]: output})
         device = end.meta["val"].device
         region = Region(text, (*inputs.values(),), (output,), (), device, is_dynamic=False, source=source_of([end]))
-        return ProductRegion(region, end, tuple(nodes[one] for one in used))
+        return ProductRegion(region, end, tuple(nodes[one] for one in used), self.of_pixels)
 
 
 def _collect(node: fx.Node, found: list[fx.Node]) -> None:
@@ -311,6 +343,13 @@ def _shape_of(node: Any) -> tuple[int, ...]:
     if not isinstance(value, torch.Tensor) or not all(type(size) is int for size in value.shape):
         raise NotRegionError("a value that is no tensor, or of a size that is not known")
     return tuple(value.shape)
+
+
+def _is_of_one_pixel(weight: fx.Node, *windows: Any) -> bool:
+    """Return whether each output of a convolution is of the pixel at its place alone."""
+    stride, padding, _, transposed, _, groups = windows
+    has_window = any(one != 1 for one in (*_shape_of(weight)[2:], *stride)) or any(padding)
+    return not (has_window or transposed or groups > 1)
 
 
 def _is_pointwise(node: fx.Node) -> bool:

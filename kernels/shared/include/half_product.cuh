@@ -143,15 +143,21 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
     const int stages = static_cast<int>((shape.depth + line_depth - 1) / line_depth);
     Position position;
     unsigned first_tile = blockIdx.x;
+    // Parities tell a stage from the one before in its place, and no more: a warpgroup begins where the other has all it needs.
+    const int my_turn = 1 + warpgroup, others_turn = 2 - warpgroup;
     if (takes_turns && warpgroup == 1) {
         first_tile += gridDim.x;
         position.advance(stages);
+        bar_arrive(others_turn, consumer_threads);
     }
     for (unsigned number = first_tile; number < Tile::count(shape); number += tiles_under_way * gridDim.x) {
         const Tile tile(number, shape, rank);
         float sum[row_parts][product_columns / 2];
         decltype(epilogue.template neighbours<column_run>(0)) mine;
         int previous = 0;
+        if constexpr (takes_turns) {
+            bar_sync(my_turn, consumer_threads);
+        }
         for (int stage = 0; stage < stages; ++stage) {
             mbarrier_wait(full + position.slot, position.parity);
             wgmma_fence();
@@ -174,6 +180,9 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
             }
             previous = position.slot;
             position.advance();
+        }
+        if constexpr (takes_turns) {
+            bar_arrive(others_turn, consumer_threads);
         }
         wgmma_wait<0>();
         if (lane < product_cluster) {

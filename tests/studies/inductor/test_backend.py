@@ -177,6 +177,39 @@ def test_a_model_that_lies_channels_last_is_served_as_it_lies() -> None:
         torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
 
 
+class Pixels(nn.Module):
+    """Convolutions of one pixel between others: with a shortcut, and along one dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.along = nn.Conv2d(8, 16, 3, padding=1), nn.Conv1d(16, 24, 1)
+        self.second, self.norm = nn.Conv2d(16, 16, 1, bias=False), nn.BatchNorm2d(16)
+        self.norm.running_var.uniform_(0.5, 2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x = torch.relu(self.norm(self.second(x)) + x)
+        return functional.gelu(self.along(x.flatten(2)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_convolution_of_one_pixel_is_a_product(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = Pixels().to(dtype).eval(), torch.randn(2, 8, 6, 6, dtype=dtype)
+    with torch.no_grad():
+        wanted, regions = model(x), written_with_products(model, (x,))
+        products = [one for one in regions if "torch.mm(" in one.text]
+        assert sorted(one.inputs[0].shape for one in products) == [(72, 16)] * 2
+        assert sorted(len(one.inputs) for one in products) == [3, 7]
+        assert sum("torch.convolution(" in one.text for one in regions) == 1
+        torch.compiler.reset()
+        made, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), x)
+        assert code.count("tunebench_inductor.region.default(") == 3
+        assert made.is_contiguous() and "extern_kernels.convolution" not in code
+        tolerance = {"rtol": 0.02, "atol": 0.02} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+        torch.testing.assert_close(made, wanted, **tolerance)
+
+
 def test_products_of_a_step_of_training_are_right() -> None:
     model, given = Layers(), inputs()
     assert len([one for one in written_with_products(model, given) if "torch.mm(" in one.text]) > 2
