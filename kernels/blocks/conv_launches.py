@@ -195,7 +195,8 @@ def direct(plan: Plan, x: torch.Tensor, weight: torch.Tensor, behind: Behind) ->
     """Run the whole model in one kernel, of few channels a group."""
     output, shape = _empty_output(plan, x), plan.once(_output_shape)
     threads, rows = plan.integer("direct_block_size"), ceil_div(shape[-2], plan.integer("direct_rows"))
-    blocks = min(ceil_div(shape[0] * shape[1] * rows * shape[-1], threads), MOST_BLOCKS)
+    across = ceil_div(shape[-1], plan.integer("direct_columns"))
+    blocks = min(ceil_div(shape[0] * shape[1] * rows * across, threads), MOST_BLOCKS)
     arguments = (x, weight, output, behind.bias, *behind.tensors, None, *behind.numbers, *plan.once(_sizes))
     plan.launch("direct_convolution", *arguments, *_lies(plan, weight), blocks=blocks, threads=threads)
     return output

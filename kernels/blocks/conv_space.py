@@ -31,6 +31,7 @@ _LONGEST_HALF_SUM = 16384
 _MOST_DIRECT_CHANNELS = 4
 _LARGEST_DIRECT_WINDOW = 49
 """Elements of a window that a thread has in registers."""
+_MOST_DIRECT_SUMS = 16
 
 GRAPH = ("graph_fp16", "graph_tf32", "graph")
 """Convolutions by cuDNN's graph API; the last in the model's own half type."""
@@ -53,6 +54,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         *more,
         Tunable("convolution", _WAYS, default=IM2COL),
         Tunable("direct_rows", (1, 2, 4, 8), default=4, when=_is_direct),
+        Tunable("direct_columns", (1, 2, 4, 8), when=_is_direct),
         Tunable("direct_block_size", (128, 256), default=256, when=_is_direct),
         Tunable("ring_rows", (2, 3, 4, 5, 6, 8), default=4, when=_is_implicit),
         Tunable("store_hint", ("normal", "streaming"), when=_is_implicit),
@@ -89,6 +91,8 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         Constraint("implicit_gemm_goes_from_pixel_to_pixel", _is_dense_where_implicit),
         Constraint("kernels_are_of_two_sides", _has_two_sides_where_fused),
         Constraint("direct_sums_are_short", _is_short_where_direct),
+        Constraint("registers_hold_direct_sums", _holds_direct_sums),
+        Constraint("a_direct_thread_has_outputs", _has_direct_outputs),
         BEGINS_EARLY,
         Constraint("ring_holds_window", _ring_holds_window),
         Constraint("filters_fit_registers", _filters_fit_registers),
@@ -195,6 +199,17 @@ def _is_short_where_direct(convolution: str, problem: Problem) -> bool:
     channels = problem.axes["in_channels"] // geometry.groups
     is_short = channels <= _MOST_DIRECT_CHANNELS and math.prod(geometry.kernel) <= _LARGEST_DIRECT_WINDOW
     return not _is_direct(convolution) or is_short
+
+
+def _holds_direct_sums(direct_rows: int, direct_columns: int) -> bool:
+    return direct_rows * direct_columns <= _MOST_DIRECT_SUMS
+
+
+def _has_direct_outputs(convolution: str, direct_rows: int, direct_columns: int, problem: Problem) -> bool:
+    """Return whether at most half of a thread's outputs are beyond the image's ends."""
+    axes = problem.axes
+    *_, height, width = geometry_of_axes(axes).output(*(axes[name] for name in sides_of(axes)))
+    return not _is_direct(convolution) or (direct_rows < 2 * height and direct_columns < 2 * width)
 
 
 def has_passes(convolution: str) -> bool:

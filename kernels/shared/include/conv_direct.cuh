@@ -1,17 +1,21 @@
 // A convolution of few input channels a group, as where each channel is by itself: what memory brings is what it takes.
 // Part of conv.cuh.
 //
-// A thread has `direct_rows` outputs below each other, so that a row of the image is read once for all of them; lanes stand
-// side by side along what is contiguous in the output. Neighbouring windows meet in the first cache.
+// A thread has `direct_rows` outputs below each other and `direct_columns` beside each, so that what their windows have in
+// common is read once; lanes stand side by side along what is contiguous in the output. Neighbouring windows meet in the
+// first cache.
 #pragma once
 
 constexpr bool direct = convolution == convolution_t::direct;
 
+using DirectSums = accumulator_t[direct_rows][direct_columns];
+
 // Adds to the outputs what one input channel gives them. `first_row` and `first_column` are of the first output's window.
-__device__ __forceinline__ void add_channel(accumulator_t (&sums)[direct_rows], const scalar_t* plane, long long step,
-                                            const Sides& image, const scalar_t* weight, long long weight_step,
-                                            long long first_row, long long first_column) {
+__device__ __forceinline__ void add_channel(DirectSums& sums, const scalar_t* plane, long long step, const Sides& image,
+                                            const scalar_t* weight, long long weight_step, long long first_row,
+                                            long long first_column) {
     constexpr int rows = (direct_rows - 1) * stride_height + span_height;
+    constexpr int columns = (direct_columns - 1) * stride_width + span_width;
     accumulator_t weights[kernel_height][kernel_width];
 #pragma unroll
     for (int place = 0; place < kernel_height * kernel_width; ++place) {
@@ -22,17 +26,21 @@ __device__ __forceinline__ void add_channel(accumulator_t (&sums)[direct_rows], 
         const long long down = first_row + row;
         const bool is_inside = down >= 0 && down < image.height;
 #pragma unroll
-        for (int column = 0; column < kernel_width; ++column) {
-            const long long across = first_column + column * dilation_width;
+        for (int column = 0; column < columns; ++column) {
+            const long long across = first_column + column;
             accumulator_t value = 0;
             if (is_inside && across >= 0 && across < image.width) {
                 value = plane[(down * image.width + across) * step];
             }
 #pragma unroll
-            for (int output = 0; output < direct_rows; ++output) {
-                const int above = row - output * stride_height;  // rows of the window above this one
-                if (above >= 0 && above % dilation_height == 0 && above / dilation_height < kernel_height) {
-                    sums[output] += value * weights[above / dilation_height][column];
+            for (int output = 0; output < direct_rows * direct_columns; ++output) {
+                // Rows of the window above this one, and columns before it.
+                const int above = row - output / direct_columns * stride_height;
+                const int before = column - output % direct_columns * stride_width;
+                if (above >= 0 && above % dilation_height == 0 && above / dilation_height < kernel_height &&
+                    before >= 0 && before % dilation_width == 0 && before / dilation_width < kernel_width) {
+                    sums[output / direct_columns][output % direct_columns] +=
+                        value * weights[above / dilation_height][before / dilation_width];
                 }
             }
         }
@@ -47,19 +55,20 @@ __device__ __forceinline__ void direct_by_block(const scalar_t* __restrict__ x, 
         const Sides out = output_of(shape);
         const long long filters = shape.out_channels, pixels = out.pixels(), in_pixels = shape.image.pixels();
         const long long tiles = (out.height + direct_rows - 1) / direct_rows;
-        const long long all = shape.samples * filters * tiles * out.width;
+        const long long across = (out.width + direct_columns - 1) / direct_columns;
+        const long long all = shape.samples * filters * tiles * across;
         const bool is_short = all < (1ll << 32);
         const long long threads = static_cast<long long>(gridDim.x) * direct_block_size;
         for (long long i = static_cast<long long>(blockIdx.x) * direct_block_size + threadIdx.x; i < all; i += threads) {
-            // From the fastest to the slowest: column, tile, channel; or channel, column, tile.
-            const Division lane(i, output_last ? filters : out.width, is_short);
-            const Division next(lane.quotient, output_last ? out.width : tiles, is_short);
+            // From the fastest to the slowest: columns, rows, channel; or channel, columns, rows.
+            const Division lane(i, output_last ? filters : across, is_short);
+            const Division next(lane.quotient, output_last ? across : tiles, is_short);
             const Division last(next.quotient, output_last ? tiles : filters, is_short);
-            const long long sample = last.quotient, column = output_last ? next.rest : lane.rest;
+            const long long sample = last.quotient, column = (output_last ? next.rest : lane.rest) * direct_columns;
             const long long channel = output_last ? lane.rest : last.rest;
             const long long row = (output_last ? last.rest : next.rest) * direct_rows;
 
-            accumulator_t sums[direct_rows] = {};
+            DirectSums sums = {};
             const long long first_channel = channel / (filters / groups) * channels;
 #pragma unroll 1
             for (long long k = 0; k < channels; ++k) {
@@ -73,9 +82,24 @@ __device__ __forceinline__ void direct_by_block(const scalar_t* __restrict__ x, 
 #pragma unroll
             for (int k = 0; k < direct_rows; ++k) {
                 if (row + k < out.height) {
-                    const long long offset =
+                    const long long first =
                         offset_of(sample, channel, (row + k) * out.width + column, filters, pixels, output_last);
-                    output[offset] = scalar_t(epilogue(sums[k], of_channel, epilogue.at(offset)));
+                    const long long apart = output_last ? filters : 1, left = out.width - column;
+                    Pack<scalar_t, direct_columns> found{};
+#pragma unroll
+                    for (int j = 0; j < direct_columns; ++j) {
+                        if (j < left) {
+                            const long long offset = first + j * apart;
+                            found.of[j] = scalar_t(epilogue(sums[k][j], of_channel, epilogue.at(offset)));
+                            if (output_last) {
+                                output[offset] = found.of[j];
+                            }
+                        }
+                    }
+                    if (!output_last) {
+                        const bool whole = left >= direct_columns && takes_packs<scalar_t, direct_columns>(output + first);
+                        store_pack(output + first, found, left, whole);
+                    }
                 }
             }
         }

@@ -58,16 +58,19 @@ def test_examples_through_half_precision(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_every_geometry(geometry: str) -> None:
-    ways = [("nchw", "nchw", "fp16"), ("channels_last", "nchw", "strict")]
-    ways += [("nchw", "nchw", "direct"), ("channels_last", "channels_last", "direct")]
-    for given, weight, convolution in ways:
+    ways: list[tuple[str, str, str, int]]
+    ways = [("nchw", "nchw", "fp16", 1), ("channels_last", "nchw", "strict", 1)]
+    for columns in (1, 4):
+        ways += [("nchw", "nchw", "direct", columns), ("channels_last", "channels_last", "direct", columns)]
+    for given, weight, convolution, columns in ways:
         torch.manual_seed(3)
         reference = Model(8, 16, GEOMETRIES[geometry]).to(memory_format=LAYOUTS[weight])
         tuned = Tuned(8, 16, GEOMETRIES[geometry]).to(memory_format=LAYOUTS[weight])
         tuned.load_state_dict(reference.state_dict())
         x = torch.randn(3, 8, 13, 12).contiguous(memory_format=LAYOUTS[given])
         x[2] *= 1e-7  # out of range of half precision
-        output = run(tuned, passes(convolution, given, direct_rows=2, direct_block_size=128), x)
+        wanted_of_direct = {"direct_rows": 2, "direct_columns": columns, "direct_block_size": 128}
+        output = run(tuned, passes(convolution, given, **wanted_of_direct), x)
         assert error(output, reference, [x]) < (1e-3 if convolution == "fp16" else 2e-6)
         with torch.no_grad():
             wanted = reference(x)
@@ -351,12 +354,15 @@ def test_as_many_filters_as_registers_hold_do_not_spill(nvrtc: NvrtcCompiler, tu
     assert "Potential Performance Loss" not in build.log
 
 
-@pytest.mark.parametrize(("rows", "stride"), [(8, 1), (4, 2)])
-def test_a_window_of_each_channel_stays_in_registers(nvrtc: NvrtcCompiler, rows: int, stride: int) -> None:
+@pytest.mark.parametrize(("rows", "columns", "stride"), [(8, 1, 1), (4, 1, 2), (4, 4, 1), (2, 8, 2)])
+def test_a_window_of_each_channel_stays_in_registers(
+    nvrtc: NvrtcCompiler, rows: int, columns: int, stride: int
+) -> None:
     model = Tuned(32, 32, {"kernel_size": 5, "groups": 32, "stride": stride})
     problem = model.problem(torch.randn(2, 32, 40, 40))
     assert problem is not None
-    space = model.kernel.space.restrict({"convolution": ["direct"], "direct_rows": [rows]})
+    wanted = {"convolution": ["direct"], "direct_rows": [rows], "direct_columns": [columns]}
+    space = model.kernel.space.restrict(wanted)
     chosen = next(iter(space.enumerate(problem, HOPPER)))
     build = nvrtc.compile(model.kernel.variant(chosen, problem, "sm_80"))
     assert not build.figures["direct_convolution"].spill_stores
