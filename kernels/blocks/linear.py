@@ -176,7 +176,7 @@ class Linear(Block):
             SearchSpace(
                 tuple(ordered.values()),
                 tuple(dict.fromkeys(limits)),
-                starts=products.STARTS,
+                starts=tuple({**one, **{choice.name: True for choice in fast_math}} for one in products.STARTS),
             ),
             axes,
             work_of_inputs if cls.other_at >= 0 else partial(_work, axes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Collection, Mapping, Sequence
 from string import Formatter
 from typing import Any
@@ -38,6 +39,9 @@ from tunebench.studies.writing.new.operations import (
 )
 from tunebench.studies.writing.new.trace import Given, Traced
 from tunebench.studies.writing.new.values import ATOM, PRODUCT, SUM, Operands, Reach, Value, reach_of
+
+_LOGISTIC = re.compile(r"exp\(-(?P<x>\w+)\) \+ 1|1 \+ exp\(-(?P<y>\w+)\)")
+"""What the logistic function divides by."""
 
 
 class UntranslatedError(Exception):
@@ -289,6 +293,10 @@ class Translator:
             for one, other in ((left, right), (right, left)):
                 if other.text == f"sigmoid({one.text})":
                     return Value(f"swish({one.text})", reach)
+        if sign == "/" and (found := _LOGISTIC.fullmatch(right.text)):
+            of = found["x"] or found["y"]
+            if left.text in ("1", of):
+                return Value(f"{'sigmoid' if left.text == '1' else 'swish'}({of})", reach)
         binds = PRODUCT if sign in "*/" else SUM
         behind = binds + 1 if sign in "-/" else binds
         return Value(f"{left.within(binds)} {sign} {right.within(behind)}", reach, binds)

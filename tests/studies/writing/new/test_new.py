@@ -95,6 +95,11 @@ POINTWISE = {
     "relu": ("return torch.relu(x)", "relu(x)"),
     "methods": ("return x.sigmoid().mul(2).sub(x)", "sigmoid(x) * 2 - x"),
     "swish": ("return x * torch.sigmoid(x)", "swish(x)"),
+    "swish, decomposed": ("return x / (torch.exp(-x) + 1)", "swish(x)"),
+    "sigmoid, decomposed": (
+        "return 1 / (1 + torch.exp(-x)) + x / (torch.exp(-x) + 2)",
+        "sigmoid(x) + x / (exp(-x) + 2)",
+    ),
     "functional": ("return nn.functional.leaky_relu(x, self.slope)", "leaky_relu(x, slope)"),
     "defaults": ("return nn.functional.softplus(x)", "softplus(x)"),
     "parentheses": ("return (x + 1) / (2 - x)", "(x + 1) / (2 - x)"),
