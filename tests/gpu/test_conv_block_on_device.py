@@ -92,6 +92,24 @@ def test_every_geometry(cuda: Device, geometry: str, given: str) -> None:
         require_right(reference, tuned, cuda, x, ways, sure=("strict",))
 
 
+@pytest.mark.parametrize("window", [(3, 3), (1, 31)])
+def test_a_weight_that_is_nan_makes_nan_within_the_image_alone(cuda: Device, window: tuple[int, int]) -> None:
+    torch.manual_seed(3)
+    options = {"kernel_size": window, "padding": (window[0] // 2, window[1] // 2), "groups": 32}
+    reference = Model(32, 32, options).cuda()
+    with torch.no_grad():
+        reference.conv.weight[5, 0, 0, 0] = torch.nan
+    tuned = Tuned(32, 32, options).cuda()
+    tuned.load_state_dict(reference.state_dict())
+    x = torch.randn(2, 32, 20, 70, device="cuda")
+    with torch.no_grad():
+        wanted = reference(x)
+    assert wanted.isnan().any() and not wanted[:, 5].isnan().all()
+    for pick in range(3):
+        output = outputs(tuned, cuda, [x], pick, "direct")
+        assert output is not None and torch.equal(output.isnan(), wanted.isnan())
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_layers_with_other_sides_and_transposed_ones(cuda: Device, name: str) -> None:
     layer, options = OTHERS[name]

@@ -10,26 +10,38 @@ constexpr bool direct = convolution == convolution_t::direct;
 
 using DirectSums = accumulator_t[direct_rows][direct_columns];
 
-// Adds to the outputs what one input channel gives them. `first_row` and `first_column` are of the first output's window.
+// Torch's own kernels for channels by themselves on a GPU leave out what is beyond the image; libraries multiply a zero, of
+// which a weight that is not finite makes a NaN.
+#ifdef __CUDA_ARCH__
+constexpr bool multiplies_zeros = in_channels > groups;
+#else
+constexpr bool multiplies_zeros = true;
+#endif
+
+constexpr int direct_span_rows = (direct_rows - 1) * stride_height + span_height;
+constexpr int direct_span_columns = (direct_columns - 1) * stride_width + span_width;
+
+// Adds to the outputs what one input channel gives them. `first_row` and `first_column` are of the first output's window;
+// `inside` where the image has all that the windows see.
+template <bool inside>
 __device__ __forceinline__ void add_channel(DirectSums& sums, const scalar_t* plane, long long step, const Sides& image,
                                             const scalar_t* weight, long long weight_step, long long first_row,
                                             long long first_column) {
-    constexpr int rows = (direct_rows - 1) * stride_height + span_height;
-    constexpr int columns = (direct_columns - 1) * stride_width + span_width;
     accumulator_t weights[kernel_height][kernel_width];
 #pragma unroll
     for (int place = 0; place < kernel_height * kernel_width; ++place) {
         weights[place / kernel_width][place % kernel_width] = weight[place * weight_step];
     }
 #pragma unroll
-    for (int row = 0; row < rows; ++row) {
+    for (int row = 0; row < direct_span_rows; ++row) {
         const long long down = first_row + row;
-        const bool is_inside = down >= 0 && down < image.height;
+        const bool is_row = inside || (down >= 0 && down < image.height);
 #pragma unroll
-        for (int column = 0; column < columns; ++column) {
+        for (int column = 0; column < direct_span_columns; ++column) {
             const long long across = first_column + column;
+            const bool is_there = inside || (is_row && across >= 0 && across < image.width);
             accumulator_t value = 0;
-            if (is_inside && across >= 0 && across < image.width) {
+            if (is_there) {
                 value = plane[(down * image.width + across) * step];
             }
 #pragma unroll
@@ -38,7 +50,8 @@ __device__ __forceinline__ void add_channel(DirectSums& sums, const scalar_t* pl
                 const int above = row - output / direct_columns * stride_height;
                 const int before = column - output % direct_columns * stride_width;
                 if (above >= 0 && above % dilation_height == 0 && above / dilation_height < kernel_height &&
-                    before >= 0 && before % dilation_width == 0 && before / dilation_width < kernel_width) {
+                    before >= 0 && before % dilation_width == 0 && before / dilation_width < kernel_width &&
+                    (is_there || multiplies_zeros)) {
                     sums[output / direct_columns][output % direct_columns] +=
                         value * weights[above / dilation_height][before / dilation_width];
                 }
@@ -70,13 +83,21 @@ __device__ __forceinline__ void direct_by_block(const scalar_t* __restrict__ x, 
 
             DirectSums sums = {};
             const long long first_channel = channel / (filters / groups) * channels;
+            const long long first_row = row * stride_height - padding_above;
+            const long long first_column = column * stride_width - padding_before;
+            const bool is_inside = first_row >= 0 && first_row + direct_span_rows <= shape.image.height &&
+                                   first_column >= 0 && first_column + direct_span_columns <= shape.image.width;
 #pragma unroll 1
             for (long long k = 0; k < channels; ++k) {
-                add_channel(sums, x + offset_of(sample, first_channel + k, 0, in_channels, in_pixels, input_last),
-                            input_last ? in_channels : 1, shape.image,
-                            weight + offset_of(channel, k, 0, channels, area, shape.weight_last),
-                            shape.weight_last ? channels : 1, row * stride_height - padding_above,
-                            column * stride_width - padding_before);
+                const scalar_t* const plane =
+                    x + offset_of(sample, first_channel + k, 0, in_channels, in_pixels, input_last);
+                const scalar_t* const window = weight + offset_of(channel, k, 0, channels, area, shape.weight_last);
+                const long long step = input_last ? in_channels : 1, weight_step = shape.weight_last ? channels : 1;
+                if (is_inside) {
+                    add_channel<true>(sums, plane, step, shape.image, window, weight_step, first_row, first_column);
+                } else {
+                    add_channel<false>(sums, plane, step, shape.image, window, weight_step, first_row, first_column);
+                }
             }
             const Channel of_channel = epilogue.of(channel);
 #pragma unroll
