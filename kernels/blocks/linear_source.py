@@ -25,7 +25,8 @@ struct Arguments {{
     __device__ __forceinline__ Elements<width> elements(long long position, const Columns<width>&) const {{
         return {{{element_values}}};
     }}{joined}
-    __device__ __forceinline__ void ahead(long long position, int count) const {{ {ahead} }}
+    static constexpr bool reads_elements = {reads_elements};
+    __device__ __forceinline__ void fetch_ahead(long long position, int count) const {{ {ahead} }}
     template <int width>
     __device__ __forceinline__ accumulator_t before(accumulator_t value, const Columns<width>& columns, const Row& row,
                                                     const Elements<width>& elements, int i) const {{
@@ -279,7 +280,7 @@ class LinearSource:
         """Return the structure through which passes and epilogues read the functions' operands."""
         rows, features, elements = (self._of(one) for one in (Kind.PER_ROW, Kind.PER_FEATURE, Kind.ELEMENT))
         singles, layers = self._of(Kind.PER_TENSOR), self._of(Kind.LAYER)
-        values = [f"numbers<width>({_member(one)} + position)" for one in elements]
+        values = [f"numbers<width, fused_halves>({_member(one)} + position)" for one in elements]
         made = [f"biased(products[{at}], columns.{_member(one)})" for at, one in enumerate(layers)]
         return _ARGUMENTS.format(
             members="\n".join(f"    {_type_of(one)} {_member(one)};" for one in self.used),
@@ -298,7 +299,8 @@ class LinearSource:
                 + [f"bias_of_layer<width>({_member(one)}, feature)" for one in layers]
             ),
             element_values=", ".join([*values, *(f"numbers<width>({_member(one)} + position)" for one in layers)]),
-            ahead=" ".join(f"fetch_ahead({_member(one)} + position, count);" for one in elements),
+            reads_elements=str(bool(elements)).lower(),
+            ahead=" ".join(f"fetch_elements({_member(one)} + position, count);" for one in elements),
             joined=_JOINED.format(element_values=", ".join([*values, *made])) if layers else "",
             values=", ".join(["value", *(_value_of(one) for one in self.used)]),
         )

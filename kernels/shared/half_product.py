@@ -53,16 +53,8 @@ def _is_finished_at_once(product: str, problem: Problem) -> bool:
     return not multiplies_halves(product, problem) or problem.options.get("mode") != Mode.TRAIN
 
 
-def _a_warpgroup_holds_its_tile(product_columns: int, product_schedule: str) -> bool:
-    return product_schedule != "pingpong" or product_columns <= TILE_ROWS
-
-
-TUNABLES = (
-    Tunable("product_band", (8, 4, 16, 1), when=multiplies_halves),
-    Tunable("product_schedule", ("cooperative", "pingpong"), when=multiplies_halves),
-)
+TUNABLES = (Tunable("product_band", (8, 4, 16, 1), when=multiplies_halves),)
 CONSTRAINTS = (
-    Constraint("registers_of_a_warpgroup_hold_its_tile", _a_warpgroup_holds_its_tile),
     Constraint("stages_of_halves_fit_shared_memory", _fits_shared_memory),
     Constraint("the_copy_engine_reads_halves", _copy_engine_reads),
     Constraint("halves_are_finished_in_the_epilogue", _is_finished_at_once),

@@ -55,7 +55,6 @@ _TILES: Mapping[str, Value] = {"product": "fused", "product_columns": 256, "prod
 STARTS: tuple[Mapping[str, Value], ...] = (
     *({**_TILES, "weight_parts": parts, "split_threads": 512} for parts in ("rounded", "int8")),
     _TILES,
-    {**_TILES, "product_columns": 128, "product_stages": 6, "product_schedule": "pingpong"},
     {"product": "stream"},
 )
 """A study begins with these, where its problem has them: they were the best of the shipped kernels at most sizes."""

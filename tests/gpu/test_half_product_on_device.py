@@ -25,14 +25,11 @@ BOUND = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 SIZES = [(1, 8, 32), (2, 16, 64), (63, 8, 288), (129, 72, 288), (300, 1000, 544), (1024, 512, 1024), (77, 8192, 32),
          (513, 136, 1056), (2100, 264, 3072), (20000, 64, 96), (5, 4096, 20000)]  # fmt: skip
 """Rows, depth, features: one of all, tails of tiles, of the copy engine's boxes and of clusters, many tiles."""
-_IN_TURNS: Mapping[str, Value] = {"product_schedule": "pingpong", "product_columns": 128}
 GEOMETRIES: Mapping[str, Mapping[str, Value]] = {
     "wide": {"product_columns": 256, "product_cluster": 2, "product_stages": 4, "product_band": 8},
     "wide alone": {"product_columns": 256, "product_cluster": 1, "product_stages": 3, "product_band": 4},
     "narrow": {"product_columns": 128, "product_cluster": 2, "product_stages": 6, "product_band": 16},
     "narrow alone": {"product_columns": 128, "product_cluster": 1, "product_stages": 4, "product_band": 1},
-    "in turns": {**_IN_TURNS, "product_cluster": 2, "product_stages": 6, "product_band": 8},
-    "in turns alone": {**_IN_TURNS, "product_cluster": 1, "product_stages": 3, "product_band": 4},
 }
 
 FEW = [(1, 8, 8), (1, 4096, 4096), (3, 72, 136), (8, 1000, 200), (17, 64, 4096), (64, 4096, 1024), (64, 8200, 72),

@@ -6,12 +6,9 @@
 // written by 16 bytes of a row. So that a thread has eight neighbouring features, of each 32 rows of w the copy engine puts
 // number 8 · q + 2 · i + p at 8 · i + 2 · q + p: a thread's columns 2 · q + p of four tiles of eight are then neighbours.
 //
-// The two warpgroups multiply one tile together, 64 rows each; or, in `pingpong` (CUTLASS's name), each has tiles of its own,
-// and one multiplies while the other finishes what it has.
-//
 // Sizes are tunables (kernels/shared/half_product.py): `product_columns` features in a tile, `product_stages` in flight,
 // `product_cluster` blocks that share a tile of w, `product_band` neighbouring clusters of rows that go over the features
-// together, so that the second cache has what they read; `product_schedule` is what the warpgroups share.
+// together, so that the second cache has what they read.
 #pragma once
 
 #include "pack.cuh"
@@ -24,9 +21,6 @@ constexpr int columns_of_map = 32;  // of so many that the copy engine orders.
 constexpr int line_depth = 128 / sizeof(scalar_t);  // Along K, of one stage.
 constexpr int x_stage_bytes = product_rows * 128;
 constexpr int halves_stage_bytes = x_stage_bytes + product_columns * 128;
-constexpr bool takes_turns = product_schedule == product_schedule_t::pingpong;
-constexpr int tiles_under_way = takes_turns ? 2 : 1;
-constexpr int row_parts = takes_turns ? 2 : 1;  // Of 64 rows, that a warpgroup has of a tile.
 
 // What a block works on, of so many layers: its first row of x, and its first feature.
 template <int layers> struct HalvesTile {
@@ -52,21 +46,28 @@ template <int layers> struct HalvesTile {
 // The maps of all weights, in the order of their layers.
 template <int layers> using WeightMaps = const TensorMap* const (&)[layers];
 
+// Have the second cache fetch what the epilogue reads of some rows of a tile.
+template <int layers, class Arguments>
+__device__ __forceinline__ void fetch_rows_ahead(const HalvesTile<layers>& tile, int first, int end,
+                                                 const ProductShape& shape, const Arguments& arguments) {
+    const long long left = shape.w_rows - tile.feature;
+    const int width = static_cast<int>(min(left, static_cast<long long>(tile.features)));
+    for (long long row = tile.row + first; row < min(tile.row + end, shape.x_rows); ++row) {
+        arguments.fetch_ahead(row * shape.w_rows + tile.feature, width);
+    }
+}
+
 // One thread.
-template <int layers, class Epilogue>
+template <int layers, class Arguments>
 __device__ __forceinline__ void bring_halves(unsigned char* shared, u64* full, u64* empty, const TensorMap& x,
                                              WeightMaps<layers> w, const ProductShape& shape, u32 rank,
-                                             const Epilogue& epilogue) {
+                                             const Arguments& arguments) {
     using Tile = HalvesTile<layers>;
     constexpr int share = Tile::features / product_cluster;
-    const int stages = static_cast<int>((shape.depth + line_depth - 1) / line_depth);
-    const int rows_at_once = (product_rows + stages - 1) / stages;
     Position position;
     for (unsigned number = blockIdx.x; number < Tile::count(shape); number += gridDim.x) {
         const Tile tile(number, shape, rank);
         const int group = static_cast<int>(tile.feature + rank * share) / columns_of_map;
-        const int width = static_cast<int>(min(shape.w_rows - tile.feature, static_cast<long long>(Tile::features)));
-        long long row = tile.row;
         for (int k = 0; k < shape.depth; k += line_depth) {
             mbarrier_wait(empty + position.slot, position.parity ^ 1);
             u64* const barrier = full + position.slot;
@@ -79,51 +80,46 @@ __device__ __forceinline__ void bring_halves(unsigned char* shared, u64* full, u
                 cp_async_bulk_tensor<product_cluster>(of_layer, *w[layer], {k, 0, 0, 0, group}, barrier);
             }
             position.advance();
-            // What the epilogue reads is in the second cache by then.
-            for (int i = 0; i < rows_at_once && row < min(tile.row + product_rows, shape.x_rows); ++i, ++row) {
-                epilogue.chain.arguments.ahead(row * shape.w_rows + tile.feature, width);
+            if constexpr (Arguments::reads_elements) {
+                const int stages = static_cast<int>((shape.depth + line_depth - 1) / line_depth);
+                const int rows = (product_rows + stages - 1) / stages, first = k / line_depth * rows;
+                fetch_rows_ahead<layers>(tile, first, min(first + rows, product_rows), shape, arguments);
             }
         }
     }
 }
 
-// A warpgroup's values of a tile to the epilogue; `row` of x is the thread's first, others are 8, 64 and 72 below. Of the
-// tile's features each lane has what is to be known of eight, `mine`; in turns nobody waits for what is read here instead.
-template <int layers, class Epilogue, class Features>
-__device__ __forceinline__ void finish_halves(const float (&sum)[row_parts][product_columns / 2], long long row,
+// A warpgroup's values of a tile to the epilogue; `row` of x is the thread's first, the other 8 below. Of the tile's features
+// each lane has what is to be known of eight, `mine`.
+template <int layers, class Features>
+__device__ __forceinline__ void finish_halves(const float (&sum)[product_columns / 2], long long row,
                                               const HalvesTile<layers>& tile, const ProductShape& shape,
-                                              const Epilogue& epilogue, const Features& mine) {
+                                              const Features& mine) {
     using Values = Pack<float, column_run>;
 #pragma unroll
     for (int at = 0; at < tile.features; at += columns_of_map) {
-        const int run = at / column_run + threadIdx.x % 4;
-        const Features finish =
-            takes_turns ? epilogue.template neighbours<column_run>(tile.feature + run * column_run) : mine.of_lane(run);
+        const Features finish = mine.of_lane(at / column_run + threadIdx.x % 4);
+        Values values[2];
 #pragma unroll
-        for (int part = 0; part < row_parts; ++part) {
-            const long long first = row + 64 * part;
-            Values values[2];
+        for (int below = 0; below < 2; ++below) {
+            Values products[layers];
 #pragma unroll
-            for (int below = 0; below < 2; ++below) {
-                Values products[layers];
-#pragma unroll
-                for (int i = 0; i < layers * column_run; ++i) {
-                    const int layer = i / column_run, column = i % column_run;
-                    products[layer].of[column] =
-                        sum[part][(layer * tile.features + at) / 2 + column / 2 * 4 + 2 * below + column % 2];
-                }
-                const long long there = min(first + 8 * below, shape.x_rows - 1);
-                if constexpr (layers == 1) {
-                    values[below] = finish.finished(finish.with_bias(products[0]), there);
-                } else {
-                    values[below] = finish.finished(finish.with_bias(products[0]), there, products + 1);
-                }
+            for (int i = 0; i < layers * column_run; ++i) {
+                const int layer = i / column_run, column = i % column_run;
+                products[layer].of[column] =
+                    sum[(layer * tile.features + at) / 2 + column / 2 * 4 + 2 * below + column % 2];
             }
+            const long long there = min(row + 8 * below, shape.x_rows - 1);
+            if constexpr (layers == 1) {
+                values[below] = finish.finished(finish.with_bias(products[0]), there);
+            } else {
+                values[below] = finish.finished(finish.with_bias(products[0]), there, products + 1);
+            }
+        }
 #pragma unroll
-            for (int below = 0; below < 2; ++below) {
-                if (tile.feature + at < shape.w_rows && first + 8 * below < shape.x_rows) {
-                    finish.write(values[below], first + 8 * below);
-                }
+        for (int below = 0; below < 2; ++below) {
+            if (tile.feature + at < shape.w_rows && row + 8 * below < shape.x_rows) {
+                finish.write(values[below], row + 8 * below);
             }
         }
     }
@@ -136,42 +132,26 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
     using Tile = HalvesTile<layers>;
     const int warpgroup = threadIdx.x / 128 - 1;
     const int lane = threadIdx.x % 32;
-    const int first_row = takes_turns ? 0 : warpgroup * 64;
-    const int row_in_tile = threadIdx.x / 32 % 4 * 16 + first_row + lane / 4;
-    const u32 x_base = shared_address(shared) + first_row * 128;
+    const int row_in_tile = threadIdx.x / 32 % 4 * 16 + warpgroup * 64 + lane / 4;
+    const u32 x_base = shared_address(shared) + warpgroup * (64 * 128);
     const u32 w_base = shared_address(shared) + x_stage_bytes;
     const int stages = static_cast<int>((shape.depth + line_depth - 1) / line_depth);
     Position position;
-    unsigned first_tile = blockIdx.x;
-    // Parities tell a stage from the one before in its place, and no more: a warpgroup begins where the other has all it needs.
-    const int my_turn = 1 + warpgroup, others_turn = 2 - warpgroup;
-    if (takes_turns && warpgroup == 1) {
-        first_tile += gridDim.x;
-        position.advance(stages);
-        bar_arrive(others_turn, consumer_threads);
-    }
-    for (unsigned number = first_tile; number < Tile::count(shape); number += tiles_under_way * gridDim.x) {
+    for (unsigned number = blockIdx.x; number < Tile::count(shape); number += gridDim.x) {
         const Tile tile(number, shape, rank);
-        float sum[row_parts][product_columns / 2];
+        float sum[product_columns / 2];
         decltype(epilogue.template neighbours<column_run>(0)) mine;
         int previous = 0;
-        if constexpr (takes_turns) {
-            bar_sync(my_turn, consumer_threads);
-        }
         for (int stage = 0; stage < stages; ++stage) {
             mbarrier_wait(full + position.slot, position.parity);
             wgmma_fence();
 #pragma unroll
             for (int step = 0; step < 4; ++step) {
                 const u32 place = position.slot * halves_stage_bytes + step * 32;
-#pragma unroll
-                for (int part = 0; part < row_parts; ++part) {
-                    Product::run(sum[part], wgmma_swizzled(x_base + part * (64 * 128) + place),
-                                 wgmma_swizzled(w_base + place), stage > 0 || step > 0);
-                }
+                Product::run(sum, wgmma_swizzled(x_base + place), wgmma_swizzled(w_base + place), stage > 0 || step > 0);
             }
             wgmma_commit();
-            if (stage == 0 && !takes_turns) {  // It arrives while the tensor cores multiply.
+            if (stage == 0) {  // It arrives while the tensor cores multiply.
                 mine = epilogue.template neighbours<column_run>(tile.feature + lane * column_run);
             }
             wgmma_wait<1>();
@@ -181,17 +161,11 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
             previous = position.slot;
             position.advance();
         }
-        if constexpr (takes_turns) {
-            bar_arrive(others_turn, consumer_threads);
-        }
         wgmma_wait<0>();
         if (lane < product_cluster) {
             mbarrier_arrive_remote(empty + previous, lane);
         }
-        if constexpr (takes_turns) {
-            position.advance(stages);  // Those of the other's tile.
-        }
-        finish_halves(sum, tile.row + row_in_tile, tile, shape, epilogue, mine);
+        finish_halves(sum, tile.row + row_in_tile, tile, shape, mine);
     }
 }
 
@@ -201,13 +175,13 @@ __device__ __forceinline__ void half_product_of_block(const TensorMap& x, Weight
     extern __shared__ __align__(1024) unsigned char swizzled[];
     u64* full = reinterpret_cast<u64*>(swizzled + product_stages * halves_stage_bytes);
     u64* empty = full + product_stages;
-    const u32 rank = begin_pipeline(full, empty, 1, consumer_threads / tiles_under_way);
+    const u32 rank = begin_pipeline(full, empty, 1);
     begin_launch();
     let_next_begin();
     if (threadIdx.x < producer_threads) {
         setmaxnreg_dec<producer_registers>();
         if (threadIdx.x == 0) {
-            bring_halves(swizzled, full, empty, x, w, shape, rank, epilogue);
+            bring_halves(swizzled, full, empty, x, w, shape, rank, epilogue.chain.arguments);
         }
     } else {
         setmaxnreg_inc<consumer_registers>();

@@ -82,11 +82,6 @@ template <int slots> struct RingPosition {
             parity ^= 1;
         }
     }
-    __device__ __forceinline__ void advance(int places) {
-        slot += places;
-        parity ^= slot / slots & 1;
-        slot %= slots;
-    }
 };
 
 // --- Clusters -----------------------------------------------------------------------------------------------------

@@ -20,18 +20,19 @@
 
 template <int width> using Numbers = Pack<accumulator_t, width>;
 
-// Neighbouring elements as numbers to compute with, wherever they lie. Of the fused product of halves tensors begin aligned and
-// rows are whole vectors; a branch at each load would have it wait for the one before.
-template <int width, typename T> __device__ __forceinline__ Numbers<width> numbers(const T* address) {
+// Neighbouring elements as numbers to compute with, wherever they lie unless they are known to be aligned: a branch at each
+// load has it wait for the one before.
+template <int width, bool is_aligned = false, typename T>
+__device__ __forceinline__ Numbers<width> numbers(const T* address) {
     using vector_t = vector_of<T, width>;
     Numbers<width> found;
-    auto vector = fused_halves ? load<false>(reinterpret_cast<const vector_t*>(address)) : load_anywhere<vector_t>(address);
+    auto vector = is_aligned ? load<false>(reinterpret_cast<const vector_t*>(address)) : load_anywhere<vector_t>(address);
     for_each(vector, [&found](T& element, int i) { found.of[i] = accumulator_t(element); });
     return found;
 }
 
-// Have the second cache fetch elements that are read soon.
-template <typename T> __device__ __forceinline__ void fetch_ahead(const T* address, int count) {
+// Have the second cache fetch elements that are read soon, of a whole number of 16 bytes.
+template <typename T> __device__ __forceinline__ void fetch_elements(const T* address, int count) {
 #if TUNEBENCH_HOPPER
     cp_async_bulk_prefetch(address, count * sizeof(T));
 #endif

@@ -188,13 +188,12 @@ constexpr int consumer_registers = splits_beside ? 216 : 232;
 
 using Position = RingPosition<product_stages>;
 
-// Barriers of all stages, known to the cluster; a full stage has `arrivals` of this block, and so many threads of each block
-// read it. The rank in the cluster.
-__device__ __forceinline__ u32 begin_pipeline(u64* full, u64* empty, int arrivals, int readers = consumer_threads) {
+// Barriers of all stages, known to the cluster; a full stage has `arrivals` of this block. The rank in the cluster.
+__device__ __forceinline__ u32 begin_pipeline(u64* full, u64* empty, int arrivals) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < product_stages; ++i) {
             mbarrier_init(full + i, arrivals);
-            mbarrier_init(empty + i, readers / 32 * product_cluster);
+            mbarrier_init(empty + i, consumer_threads / 32 * product_cluster);
         }
         fence_mbarrier_init();
     }
