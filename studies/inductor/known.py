@@ -48,7 +48,8 @@ def state_of_regions() -> str:
     except DatabaseError as error:
         warnings.warn(f"graphs are compiled without results for their regions: {error}", RuntimeWarning, stacklevel=2)
         results = ""
-    return f"tunebench {hashlib.sha256(repr((__version__, stamps, results, accuracy_for(None))).encode()).hexdigest()}"
+    asked = accuracy_for(None), *(in_force(Setting, kind) for kind in ("cuda", "cpu"))
+    return f"tunebench {hashlib.sha256(repr((__version__, stamps, results, asked)).encode()).hexdigest()}"
 
 
 @dataclass

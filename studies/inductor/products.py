@@ -182,8 +182,9 @@ class _Copy:
 
     def _rounds_products_alike(self, x: fx.Node) -> bool:
         """Return whether PyTorch's settings permit the same of products of matrices as of convolutions."""
-        of_both = {value_of(one, x.meta["val"].device.type) for one in (Setting.MATMUL, Setting.CONVOLUTION)}
-        return self.dtype is not torch.float32 or len(of_both) == 1
+        kind = x.meta["val"].device.type
+        is_same = value_of(Setting.MATMUL, kind) == value_of(Setting.CONVOLUTION, kind)
+        return is_same or self.dtype is not torch.float32
 
     def _as_matrix(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape in which the region has a tensor of its size, or with other channels."""

@@ -210,6 +210,14 @@ def test_a_convolution_of_one_pixel_is_a_product(dtype: torch.dtype) -> None:
         torch.testing.assert_close(made, wanted, **tolerance)
 
 
+def test_a_convolution_of_one_pixel_stays_one_where_products_round_otherwise() -> None:
+    before = state_of_regions()
+    with torch.no_grad(), under({Setting.MATMUL: "bf16"}, "cpu"):
+        assert state_of_regions() != before  # a graph in PyTorch's cache was compiled for other settings
+        regions = [one.region.text for one in find_regions(Pixels().eval(), (torch.randn(2, 8, 6, 6),))]
+    assert not any("torch.mm(" in one for one in regions) and sum("torch.convolution(" in one for one in regions) == 3
+
+
 def test_products_of_a_step_of_training_are_right() -> None:
     model, given = Layers(), inputs()
     assert len([one for one in written_with_products(model, given) if "torch.mm(" in one.text]) > 2
