@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tunebench.kernels.runtime.gradients import replica
 from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.random_state import host_state, random_state_kept
-from tunebench.kernels.runtime.snapshot import attributes_of
+from tunebench.kernels.runtime.snapshot import every_attribute
 from tunebench.tuner.problem import CALL_OPTION, Axes, Problem
 from tunebench.tuner.settings import Setting, in_force
 
@@ -434,7 +434,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """Return the public attributes of a module and its submodules by their paths: plain values, else the identity."""
-    found = attributes_of(module)
+    found = every_attribute(module)
     return {f"{'.'.join(path)}.{name}": _plain(value) for (*path, name), value in found if name[:1] != "_"}
 
 

@@ -152,7 +152,7 @@ def has_parts(module: nn.Module, made: Sequence[Part]) -> bool:
     )
 
 
-def attributes_of(module: nn.Module) -> Iterator[tuple[Path, Any]]:
+def every_attribute(module: nn.Module) -> Iterator[tuple[Path, Any]]:
     """Yield the attributes of a module and of all inside, by their paths.
 
     Names that begin with an underscore are a module's own business, but that it may hold tensors there.
@@ -185,7 +185,7 @@ class Structure:
     def of(cls, module: nn.Module) -> Structure:
         """Return the structure of a module."""
         inside = [(tuple(where.split(".")) if where else (), part) for where, part in module.named_modules()]
-        every = [*attributes_of(module)]
+        every = [*every_attribute(module)]
         public = [(path, value) for path, value in every if path[-1][0] != "_" and path[-1] not in _READ_WHEN_RUN]
         return cls(
             tuple((path, type(part), (*part._parameters, *part._buffers)) for path, part in inside),
