@@ -169,15 +169,14 @@ class _Copy:
         self.vector = (self.shape[1], *[1] * (len(self.shape) - 2))
         if not is_laid_out and _is_of_one_pixel(weight, *windows) and self._rounds_products_alike(x):
             self.images, self.of_pixels = "", True
-            taken = self._input(x, self._as_matrix(_shape_of(x)), is_operand=True)
-            of_layer = self._input(weight, _shape_of(weight)[:2], is_operand=True)
-            turned = self.graph.call_function(_aten.permute.default, (of_layer, [1, 0]))
-            made = self.graph.call_function(_aten.mm.default, (taken, turned))
-            return made if bias is None else self._added(made, bias)
-        of_weight = "" if weight.meta["val"].is_contiguous() else last
-        pairs = ((x, self.images), (weight, of_weight))
-        operands = [self._input(one, is_operand=True, images=images) for one, images in pairs]
-        made = self.graph.call_function(_aten.convolution.default, (*operands, None, *windows))
+            pixels = self._input(x, self._as_matrix(_shape_of(x)), is_operand=True)
+            filters = self._input(weight, _shape_of(weight)[:2], is_operand=True)
+            made = self.graph.call_function(_aten.mm.default, (pixels, self._transposed(filters)))
+        else:
+            of_weight = "" if weight.meta["val"].is_contiguous() else last
+            pairs = ((x, self.images), (weight, of_weight))
+            operands = [self._input(one, is_operand=True, images=images) for one, images in pairs]
+            made = self.graph.call_function(_aten.convolution.default, (*operands, None, *windows))
         return made if bias is None else self._added(made, bias)
 
     def _rounds_products_alike(self, x: fx.Node) -> bool:
@@ -230,8 +229,11 @@ class _Copy:
     def _operand(self, node: Any) -> fx.Node:
         """An operand of the product; the transposition of a matrix is of the region."""
         if node.target in _TRANSPOSITIONS and len(_shape_of(node.args[0])) == 2:
-            return self.graph.call_function(_aten.permute.default, (self._input(node.args[0], is_operand=True), [1, 0]))
+            return self._transposed(self._input(node.args[0], is_operand=True))
         return self._input(node, is_operand=True)
+
+    def _transposed(self, matrix: fx.Node) -> fx.Node:
+        return self.graph.call_function(_aten.permute.default, (matrix, [1, 0]))
 
     def _outer(self, node: Any, user: fx.Node) -> fx.Node:
         """A value from outside beside the product's: of its size, or one for each of its columns or channels."""

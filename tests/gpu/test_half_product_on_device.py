@@ -4,6 +4,7 @@ import copy
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import cycle
 from typing import Any, ClassVar, TypeAlias
 
 import pytest
@@ -154,7 +155,7 @@ class TunedResidual(blocks.Linear, Residual):
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_elements_beside_the_product_anywhere(geometry: str, dtype: torch.dtype) -> None:
-    for (rows, depth, features), off in zip(SIZES, [0, 1, 0, 3, 0, 8] * len(SIZES), strict=False):
+    for (rows, depth, features), off in zip(SIZES, cycle((0, 1, 0, 3, 0, 8)), strict=False):
         torch.manual_seed(depth + features)
         model, x = TunedResidual(depth, features).cuda().to(dtype), drawn(rows, depth, dtype=dtype)
         residual = drawn(rows * features + off, dtype=dtype)[off:].view(rows, features)

@@ -41,7 +41,7 @@ from tunebench.studies.writing.new.trace import Given, Traced
 from tunebench.studies.writing.new.values import ATOM, PRODUCT, SUM, Operands, Reach, Value, reach_of
 
 _LOGISTIC = re.compile(r"exp\(-(?P<x>\w+)\) \+ 1|1 \+ exp\(-(?P<y>\w+)\)")
-"""What the logistic function divides by."""
+"""The denominator of the logistic function of a value, as text."""
 
 
 class UntranslatedError(Exception):

@@ -144,6 +144,17 @@ def test_a_product_is_a_region_with_what_is_computed_behind_it(dtype: torch.dtyp
         assert not any("torch.mm(" in one.region.text for one in find_regions(model, given))
 
 
+TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-4}, torch.bfloat16: {"rtol": 0.02, "atol": 0.02}}
+
+
+def made_by_three_regions(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, str]:
+    """What a compiled model makes, and its code, which calls three of our regions."""
+    torch.compiler.reset()
+    made, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), x)
+    assert code.count("tunebench_inductor.region.default(") == 3
+    return made, code
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_convolution_is_a_region_with_what_is_computed_behind_it(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -155,12 +166,9 @@ def test_a_convolution_is_a_region_with_what_is_computed_behind_it(dtype: torch.
         assert all("rsqrt" in one.text for one in found if len(one.inputs) > 3)
         given_as_it_is = [one for one in found if one.outputs[0].images == "contiguous_format"]
         assert [one.inputs[0].shape for one in given_as_it_is] == [(2, 8, 12, 12)]
-        torch.compiler.reset()
-        made, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), x)
-        assert code.count("tunebench_inductor.region.default(") == 3
+        made, code = made_by_three_regions(model, x)
         assert "extern_kernels.convolution" not in code
-        tolerance = {"rtol": 0.02, "atol": 0.02} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
-        torch.testing.assert_close(made, wanted, **tolerance)
+        torch.testing.assert_close(made, wanted, **TOLERANCES[dtype])
 
 
 def test_a_model_that_lies_channels_last_is_served_as_it_lies() -> None:
@@ -171,10 +179,8 @@ def test_a_model_that_lies_channels_last_is_served_as_it_lies() -> None:
         wanted, regions = model(x), written_with_products(model, (x,))
         found = [one for one in regions if "torch.convolution(" in one.text]
         assert [one.outputs[0].images for one in found] == ["channels_last"] * 3
-        torch.compiler.reset()
-        made, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), x)
-        assert code.count("tunebench_inductor.region.default(") == 3
-        torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+        made, _ = made_by_three_regions(model, x)
+        torch.testing.assert_close(made, wanted, **TOLERANCES[torch.float32])
 
 
 class Pixels(nn.Module):
@@ -202,12 +208,9 @@ def test_a_convolution_of_one_pixel_is_a_product(dtype: torch.dtype) -> None:
         assert sorted(one.inputs[0].shape for one in products) == [(72, 16)] * 2
         assert sorted(len(one.inputs) for one in products) == [3, 7]
         assert sum("torch.convolution(" in one.text for one in regions) == 1
-        torch.compiler.reset()
-        made, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), x)
-        assert code.count("tunebench_inductor.region.default(") == 3
+        made, code = made_by_three_regions(model, x)
         assert made.is_contiguous() and "extern_kernels.convolution" not in code
-        tolerance = {"rtol": 0.02, "atol": 0.02} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
-        torch.testing.assert_close(made, wanted, **tolerance)
+        torch.testing.assert_close(made, wanted, **TOLERANCES[dtype])
 
 
 def test_a_convolution_of_one_pixel_stays_one_where_products_round_otherwise() -> None:

@@ -1,4 +1,4 @@
-"""What a kernel of `tunebench new` is written for: anything else is left to the reference."""
+"""A kernel of `tunebench new` serves what it is written for, and leaves anything else to the reference."""
 
 from __future__ import annotations
 
