@@ -118,7 +118,7 @@ def submissions(kernels: list[str], *, any_source: bool, exported_only: bool) ->
     """The exported files, in both of their forms where there are two, and the files that load `ModelNew`."""
     found = []
     for kernel in kernels:
-        made = export(ExportRequest(kernel, {}, any_source=any_source))
+        made = export(ExportRequest(kernel, any_source=any_source))
         bench = made.evidence.result.speedups.get("reference")
         reference = load_model(kernel).kernel.reference().path.read_text(encoding="utf-8") + _LETS_GO
         found.append(Submission(kernel, "exported", made.text, reference, bench))

@@ -4,7 +4,8 @@
 [--compile MODE …] [--json FILE]`: forward and backward of gemm_sigmoid_residual, inputs' gradient included: eager,
 torch.compile in each of its modes, and the tuned model once it trains, under one setting of PyTorch's. Behind that
 stand the products of a step alone, by torch and by the tuned model's kernels. Medians of events around single calls in
-turns, caches cold, the device held back until the host has queued the call. The errors are those of the gradients
+turns, caches cold, the device held back until the host has queued the call; and of loops of twenty calls, in which the
+host may be what takes longest. The errors are those of the gradients
 against float64, largest and RMS, relative to the gradient's RMS, of the tuned step and of eager's.
 """
 
@@ -28,6 +29,7 @@ from tunebench.kernels.blocks.linear_training import BY_WEIGHT, BY_X, TrainedLay
 from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew
 from tunebench.kernels.gemm_sigmoid_residual.reference import Model
 from tunebench.kernels.runtime.policy import set_policy
+from tunebench.tuner.timing.torch_compile import without_reports
 
 SETTINGS: Mapping[str, tuple[torch.dtype, bool]] = {
     "strict": (torch.float32, False),
@@ -36,6 +38,7 @@ SETTINGS: Mapping[str, tuple[torch.dtype, bool]] = {
 }
 _ROUNDS = 15
 _LEAD_CYCLES = 4_000_000
+_CALLS_OF_A_LOOP = 20
 _FLUSHED_BYTES = 1 << 28
 
 
@@ -65,6 +68,20 @@ def medians(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
             end.synchronize()
             if number:
                 taken[name].append(float(begin.elapsed_time(end)))
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def in_a_loop(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """What a call takes of a loop in milliseconds, host and device together: the median of loops in turns."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(_ROUNDS):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(_CALLS_OF_A_LOOP):
+                call()
+            torch.cuda.synchronize()
+            taken[name].append((time.perf_counter() - began) / _CALLS_OF_A_LOOP * 1e3)
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
@@ -105,7 +122,8 @@ def measure(setting: str, shape: tuple[int, int, int], modes: list[str]) -> dict
             began = time.perf_counter()
             torch._dynamo.reset()
             steps[mode] = step_of(torch.compile(model, mode=mode), own, x, by)
-            steps[mode]()
+            with without_reports():
+                steps[mode]()
             print(f"{mode} compiled in {time.perf_counter() - began:.0f} s", flush=True)
         steps["tuned"] = step_of(tuned, [*tuned.parameters()], x, by)
         began = time.perf_counter()
@@ -115,7 +133,7 @@ def measure(setting: str, shape: tuple[int, int, int], modes: list[str]) -> dict
         for (problem, _), choice in tuned.choices.items():
             print(f"{problem}: {choice.tier}, {choice.reason}"[:300], flush=True)
         torch.cuda.synchronize()
-        row: dict[str, Any] = {"setting": setting, "shape": shape, "ms": medians(steps)}
+        row: dict[str, Any] = {"setting": setting, "shape": shape, "ms": medians(steps), "loop_ms": in_a_loop(steps)}
         if rows <= 1024 and dtype == torch.float32:
             double = Model(depth, features, 2.0).cuda().double()
             double.load_state_dict(model.state_dict())
@@ -146,10 +164,12 @@ def _line(row: Mapping[str, Any]) -> str:
     times = row["ms"]
     best = min(value for name, value in times.items() if name != "tuned" and not name.startswith("way"))
     told = " ".join(f"{name} {value:.3f}" for name, value in times.items())
+    loop = " ".join(f"{name} {value:.3f}" for name, value in row["loop_ms"].items())
     products = " ".join(f"{name} {value:.3f}" for name, value in row["products"].items())
     wrong = "".join(f"\n    wrong {name}: {' '.join(each)}" for name, each in row.get("wrong", {}).items())
     shape = "x".join(map(str, row["shape"]))
-    return f"{row['setting']:7}{shape:18}{best / times['tuned']:.3f}x  {told}\n    {products}{wrong}"
+    lines = f"{row['setting']:7}{shape:18}{best / times['tuned']:.3f}x  {told}\n    in a loop: {loop}\n    {products}"
+    return lines + wrong
 
 
 def main() -> None:
