@@ -217,6 +217,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     require_gpu()
+    from tests.benchmarks.linear_layers import measure  # not of `__main__`, which a process of its own does not find
+
     number, of = map(int, asked.share.split("/"))
     wanted = [case for case in CASES if not asked.only or any(part in case.name for part in asked.only)]
     with tempfile.TemporaryDirectory() as folder, Rows(asked.json, ("name",), _line) as rows:
