@@ -217,8 +217,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     require_gpu()
-    from tests.benchmarks.linear_layers import measure  # not of `__main__`, which a process of its own does not find
-
     number, of = map(int, asked.share.split("/"))
     wanted = [case for case in CASES if not asked.only or any(part in case.name for part in asked.only)]
     with tempfile.TemporaryDirectory() as folder, Rows(asked.json, ("name",), _line) as rows:
@@ -243,4 +241,6 @@ def written(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    main()
+    from tests.benchmarks import linear_layers  # whose cases another process finds, unlike those of `__main__`
+
+    linear_layers.main()
