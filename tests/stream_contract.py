@@ -24,6 +24,16 @@ VARIANTS: Mapping[str, Mapping[str, Value]] = {
     },
     "two tiles in four warps": {**TILES, "stream_features": 32, "stream_split": 4, "stream_unroll": 2},
 }
+ROUNDED: Mapping[str, Mapping[str, Value]] = {
+    "a tile of TF32": {**VARIANTS["a tile a warp"], "stream_corrections": "none"},
+    "halves and tiles": {
+        **VARIANTS["two tiles in four warps"],
+        "stream_corrections": "none",
+        "stream_weight": "rounded",
+    },
+    "halves and lanes": {**VARIANTS["two in two warps"], "stream_weight": "rounded"},
+}
+"""Operands rounded to eleven bits, as where a program permits TF32."""
 SIZES = [
     *((1, 1, 1), (1, 130, 512), (2, 9, 1000), (3, 130, 33), (5, 31, 33)),
     *((31, 20, 300), (33, 12, 256), (64, 7, 777), (64, 20, 2048), (5, 31, 2048)),
@@ -51,8 +61,9 @@ class StreamContract:
         rows = min(x.shape[0], 32) if of_lanes else max(x.shape[0], 8)
         rows = 1 << max(0, rows - 1).bit_length()
         unroll = max(1, min(int(values["stream_unroll"]), 16 // rows)) if of_lanes else values["stream_unroll"]
-        shape = {"stream_rows": rows, "stream_unroll": unroll, "stream_weight": "parts" if kept else "whole"}
-        return product_model(x, weight, {**values, **shape}, frozen=kept)
+        weight_is = values.get("stream_weight", "parts" if kept else "whole")
+        shape = {"stream_rows": rows, "stream_unroll": unroll, "stream_weight": weight_is}
+        return product_model(x, weight, {**values, **shape}, frozen=weight_is != "whole")
 
     @pytest.mark.slow
     @each_variant
@@ -95,6 +106,25 @@ class StreamContract:
         weight = torch.randn(30 * depth + 3, device=self.device)[3:].view(30, depth)
         for values in VARIANTS.values():
             assert error(run(self.model(x, weight, values, kept=kept), x), x, weight) < 2e-6
+
+    @pytest.mark.parametrize("values", ROUNDED.values(), ids=ROUNDED)
+    def test_rounded_operands_are_off_by_what_eleven_bits_leave(self, values: Mapping[str, Value]) -> None:
+        # The rest of a depth is rounded by tiles alone, and errors of few products do not make up for each other.
+        for size in ((5, 31, 33), (1, 20, 300), (8, 30, 516), (33, 12, 2048)):
+            x, weight = self.matrices(*size)
+            weight *= torch.logspace(15, -15, len(weight), device=self.device)[:, None]
+            found = run(self.model(x, weight, values), x)
+            least = 0.0 if size[2] < 2048 else 1e-6
+            assert least < (off := error(found, x, weight)) < 2.0**-10, off
+
+    @pytest.mark.parametrize("values", ROUNDED.values(), ids=ROUNDED)
+    def test_what_is_not_finite_stays_so_where_operands_are_rounded(self, values: Mapping[str, Value]) -> None:
+        x, weight = self.matrices(8, 20, 600)
+        x[3, 5], x[4, 0], x[5, 599], weight[11, 2] = torch.inf, torch.nan, 3e38, -torch.inf
+        weight[12, 3], weight[13], weight[14, 7] = torch.nan, 0.0, 3e38
+        x[6].view(torch.int32)[9] = weight[16].view(torch.int32)[9] = 0x7FFFFFFF  # the NaN of a GPU's arithmetic
+        wanted = x @ weight.T
+        torch.testing.assert_close(run(self.model(x, weight, values), x), wanted, rtol=2e-2, atol=1e-1, equal_nan=True)
 
     @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
     @each_weight

@@ -52,10 +52,18 @@ CONSTRAINTS = (
 )
 
 _TILES: Mapping[str, Value] = {"product": "fused", "product_columns": 256, "product_stages": 4, "product_cluster": 2}
+_STREAM: Mapping[str, Value] = {
+    **{"product": "stream", "stream_unit": "tensor_cores"},
+    **{"stream_features": 16, "stream_split": 8, "stream_unroll": 2},
+}
 STARTS: tuple[Mapping[str, Value], ...] = (
     *({**_TILES, "weight_parts": parts, "split_threads": 512} for parts in ("rounded", "int8")),
     _TILES,
+    *({**_STREAM, "stream_corrections": "none", "stream_weight": weight} for weight in ("rounded", "whole")),
+    {"product": "stream", "stream_unit": "lanes", "stream_weight": "rounded", "stream_features": 2},
     {"product": "stream"},
+    {"product": "stream", "stream_features": 64, "stream_split": 2, "stream_stages": 8},
+    {**_TILES, "product_columns": 128, "product_stages": 6, "product_cluster": 1, "weight_parts": "rounded"},
 )
 """A study begins with these, where its problem has them: they were the best of the shipped kernels at most sizes."""
 

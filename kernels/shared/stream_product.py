@@ -11,7 +11,7 @@ from tunebench.tuner.build import Argument, Within
 from tunebench.tuner.constraints import needs
 from tunebench.tuner.device import MOST_BLOCKS, Device, DeviceKind
 from tunebench.tuner.kernel import Mode, Plan, ceil_div
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.space import Constraint, Tunable
 
 MOST_ROWS = 64
@@ -86,6 +86,20 @@ def _is_kept(stream_weight: str, problem: Problem) -> bool:
     return stream_weight == "whole" or problem.options.get("mode") == Mode.FROZEN
 
 
+def _weight_holds_enough(stream_weight: str, problem: Problem) -> bool:
+    """Halves have the eleven bits of TF32."""
+    return stream_weight != "rounded" or problem.accuracy is Accuracy.TF32
+
+
+def _operands_hold_enough(stream_corrections: str, problem: Problem) -> bool:
+    return stream_corrections != "none" or problem.accuracy is Accuracy.TF32
+
+
+def _corrects_what_is_kept(stream_weight: str, stream_corrections: str) -> bool:
+    """Beside the rounding of the weight small terms are nothing, and without them its parts."""
+    return stream_weight == "whole" or (stream_weight == "rounded") == (stream_corrections == "none")
+
+
 def _tensor_cores_stream(product: str, stream_unit: str, problem: Problem) -> bool:
     return _streams_singles(product, problem) and stream_unit == "tensor_cores"
 
@@ -96,8 +110,8 @@ def _is_of_one_product(product: str, problem: Problem) -> bool:
 
 TUNABLES = (
     Tunable("stream_unit", ("lanes", "tensor_cores"), when=_streams_singles),
-    Tunable("stream_corrections", ("tf32", "bf16"), when=_tensor_cores_stream),
-    Tunable("stream_weight", ("whole", "parts"), when=_streams_singles),
+    Tunable("stream_corrections", ("tf32", "bf16", "none"), when=_tensor_cores_stream),
+    Tunable("stream_weight", ("whole", "parts", "rounded"), when=_streams_singles),
     Tunable("stream_rows", (1, 2, 4, 8, 16, 32, 64, 128), when=is_stream),
     Tunable("stream_features", (1, 2, 4, 8, 16, 32, 64, 128, 256), default=4, when=is_stream),
     Tunable("stream_split", (1, 2, 4, 8), when=is_stream),
@@ -113,6 +127,9 @@ CONSTRAINTS = (
     Constraint("tiles_of_a_stream_fit_registers", _tiles_fit_registers),
     Constraint("a_stream_compiles_soon", _compiles_soon),
     Constraint("parts_of_a_streamed_weight_are_kept", _is_kept),
+    Constraint("a_streamed_weight_holds_as_much_as_is_asked_for", _weight_holds_enough),
+    Constraint("streams_hold_as_much_as_is_asked_for", _operands_hold_enough),
+    Constraint("corrections_are_of_what_is_kept", _corrects_what_is_kept),
 )
 
 
@@ -120,15 +137,16 @@ CONSTRAINTS_OF_INPUTS = (Constraint("a_stream_is_of_one_product", _is_of_one_pro
 
 
 class _Streamed(NamedTuple):
-    """A weight (features, depth) in 3 bytes an element; all memory is on its device.
+    """A weight (features, depth) in 3 bytes an element, or rounded, in 2; all memory is on its device.
 
     Attributes:
-        highs, lows: float16 and int8 (features, whole chunks of the depth), in the order of the lanes that read them.
+        highs, lows: float16 and int8 (features, whole chunks of the depth), in the order of the lanes that read them;
+            a rounded weight has no lows.
         exponents, unfit: int32 (features,): the scale of each row, and whether parts cannot hold it.
     """
 
     highs: torch.Tensor
-    lows: torch.Tensor
+    lows: torch.Tensor | None
     exponents: Argument
     unfit: Argument
 
@@ -145,8 +163,8 @@ def stream_product(plan: Plan, model: Keeper, weight: torch.Tensor, x: torch.Ten
     x, contiguous = x.contiguous(), weight.contiguous()
     (rows, depth), (features, _) = x.shape, contiguous.shape
     parts: tuple[Argument, ...] = (None,) * 4
-    if plan["stream_weight"] == "parts":
-        settings = (plan["stream_unit"],)
+    if plan["stream_weight"] != "whole":
+        settings = (plan["stream_unit"], plan["stream_weight"])
         parts = model.derived("streamed weight", lambda: _split(plan, contiguous), (weight,), settings)
     blocks = plan.once(_grid, rows, features)
     arguments = (x, contiguous, *parts, rows, features, depth, _in_parts(plan, depth))
@@ -157,7 +175,8 @@ def _split(plan: Plan, weight: torch.Tensor) -> _Streamed:
     (features, depth), device = weight.shape, weight.device
     rows, in_parts = ceil_div(features, _TILE) * _TILE, _in_parts(plan, depth)
     highs = torch.empty(rows, in_parts, dtype=torch.float16, device=device)
-    lows = torch.empty(rows, in_parts, dtype=torch.int8, device=device)
+    is_rounded = plan["stream_weight"] == "rounded"
+    lows = None if is_rounded else torch.empty(rows, in_parts, dtype=torch.int8, device=device)
     notes = torch.empty(2 * features, dtype=torch.int32, device=device)
     exponents, unfit = Within(notes, 0), Within(notes, 4 * features)
     arguments = (weight, highs, lows, exponents, unfit, features, depth, in_parts)

@@ -177,7 +177,9 @@ def measure(case: Case, kernel: str, seconds: float) -> Row:
         "ms": {name: statistics.median(samples[name]) for name in calls},
         "best": best_of(samples),
         "ratios": {name: ratios_of(samples, name) for name in tuned},
-        "served": {name: f"{choice.tier.value}: {choice.configuration}" for name, choice in choices.items()},
+        "served": {
+            name: f"{choice.tier.value}: {choice.configuration or choice.reason}" for name, choice in choices.items()
+        },
         "notes": notes,
     }
 

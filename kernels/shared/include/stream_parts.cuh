@@ -1,7 +1,7 @@
-// The weight of a product of few rows: as it is, or kept in 3 bytes an element.
+// The weight of a product of few rows: as it is, or kept in 3 bytes an element, or in 2.
 //
-// Parts (parts.cuh) are halves and rests in eight bits, which together hold 19 bits of the row's largest magnitude. Rows that
-// these cannot hold are read as they are.
+// Parts (parts.cuh) are halves and rests in eight bits, which together hold 19 bits of the row's largest magnitude; a rounded
+// weight is the halves alone. Rows that these cannot hold are read as they are.
 #pragma once
 
 #include "pack.cuh"
@@ -45,7 +45,16 @@ __device__ __forceinline__ float low_part(unsigned four, int i) {
     return (__uint_as_float(0x4b000000u | byte) - 8388736.0f) * (1.0f / PartScale<s8_t>::of_rest);
 }
 
-// A weight in 3 bytes an element, a row to a block: of its whole chunks or steps, `chunked` elements.
+// Of eight neighbours, and of one of them; nothing of a weight that is rounded.
+constexpr bool has_rests = stream_weight == stream_weight_t::parts;
+__device__ __forceinline__ uint2 rests_at(const signed char* lows, long long place) {
+    return has_rests ? load<true>(reinterpret_cast<const uint2*>(lows + place)) : uint2{};
+}
+__device__ __forceinline__ float rest_of(uint2 eight, int i) {
+    return has_rests ? low_part(i < 4 ? eight.x : eight.y, i % 4) : 0.0f;
+}
+
+// A weight in parts, a row to a block: of its whole chunks or steps, `chunked` elements.
 extern "C" __global__ void __launch_bounds__(stream_threads)
     split_stream(const float* __restrict__ w, half_t* __restrict__ highs, signed char* __restrict__ lows,
                  int* __restrict__ exponents, int* __restrict__ unfit, long long rows, long long depth,
@@ -65,7 +74,9 @@ extern "C" __global__ void __launch_bounds__(stream_threads)
             const long long place = place_of_parts(row, k, chunked);
             const Split<half_t> parts(source[k] * power);
             highs[place] = parts.high;
-            lows[place] = s8_t(parts.rest() * PartScale<s8_t>::of_rest).bits;
+            if constexpr (has_rests) {
+                lows[place] = s8_t(parts.rest() * PartScale<s8_t>::of_rest).bits;
+            }
         }
     }
 }

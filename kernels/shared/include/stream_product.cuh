@@ -3,7 +3,7 @@
 // A warp owns stream_features rows of w and multiplies them with all rows of x: every element of w is read once, and those
 // of x come from the cache. stream_split warps share the depth, and their sums are joined in a fixed order. `stream_unit`
 // says what multiplies: the `lanes`, in fp32, each its share of the depth, or `tensor_cores` (stream_tiles.cuh). The
-// weight may be kept in 3 bytes an element (stream_parts.cuh).
+// weight may be kept in 3 bytes an element, or rounded, in 2 (stream_parts.cuh).
 //
 // Sizes are tunables (kernels/shared/stream_product.py): `stream_rows` of x at once, `stream_features`, `stream_split`,
 // and `stream_unroll` steps of the loop whose reads are under way together.
@@ -31,10 +31,10 @@ struct WeightInParts {
     __device__ __forceinline__ void read(float (&values)[stream_run], long long chunk, int lane) const {
         const long long place = chunk * stream_chunk + lane * stream_run;
         const auto high = load<true>(reinterpret_cast<const Pack<half_t, stream_run>*>(highs + place));
-        const uint2 low = load<true>(reinterpret_cast<const uint2*>(lows + place));
+        const uint2 low = rests_at(lows, place);
 #pragma unroll
         for (int i = 0; i < stream_run; ++i) {
-            values[i] = high.of[i] + low_part(i < 4 ? low.x : low.y, i % 4);
+            values[i] = high.of[i] + rest_of(low, i);
         }
     }
 };
@@ -84,7 +84,7 @@ template <class Epilogue>
 __device__ __forceinline__ void stream_lanes_of_block(const StreamOperands& given, const Epilogue& epilogue) {
     const auto [x, w, highs, lows, exponents, unfit, rows, features, depth, chunked] = given;
     constexpr int warps = stream_threads / 32;
-    constexpr bool in_parts = stream_weight == stream_weight_t::parts;
+    constexpr bool in_parts = stream_weight != stream_weight_t::whole;
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
     const int share = warp % stream_split;

@@ -1,9 +1,9 @@
 // The product of few rows on tensor cores, which multiply TF32: up to 64 rows of x while the weight is read once.
 //
 // fp32 is the sum of two numbers of TF32 to 2^-21 of it (parts.cuh), and since TF32 has all of fp32's range no row has to be
-// scaled. `stream_corrections` says whether the two small terms are of TF32 or of bf16. A warp owns 16 features or a few
-// times that, and reads their rows of w in the order in which mma.sync takes them: a lane has four neighbouring elements of
-// each of two rows. Sums leave the tensor cores every 16 elements of the depth and are added in fp32, so that the truncation
+// scaled. `stream_corrections` says whether the two small terms are of TF32 or of bf16; with none, operands are rounded to
+// TF32. A warp owns 16 features or a few times that, and reads their rows of w in the order in which mma.sync takes them: a
+// lane has four neighbouring elements of each of two rows. Sums leave the tensor cores every 16 elements of the depth and are added in fp32, so that the truncation
 // of tensor cores does not grow with the depth.
 //
 // `stream_unroll` steps of w are under way together, of x one.
@@ -19,6 +19,7 @@ constexpr int stream_x_rows = 8;                                                
 constexpr int stream_x_tiles = stream_rows < stream_x_rows ? 1 : stream_rows / stream_x_rows;
 
 constexpr bool coarse = stream_corrections == stream_corrections_t::bf16;
+constexpr bool corrected = stream_corrections != stream_corrections_t::none;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 // The tile of w times that of x, of which a lane has two neighbours of each row from number `at` on.
@@ -40,6 +41,17 @@ __device__ __forceinline__ void multiply_tf32(float (&)[4], const float (&)[8], 
 __device__ __forceinline__ void multiply_bf16(float (&)[4], const unsigned (&)[4], const unsigned (&)[2]) { __trap(); }
 #endif
 
+// To the nearest number of TF32; a NaN of any bits stays one.
+__device__ __forceinline__ float nearest_tf32(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return __uint_as_float(bits);
+#else
+    return value != value ? value : to_eleven_bits(value);
+#endif
+}
+
 // What a lane has of a tile, as sums of a number of TF32 and what that leaves; for the small terms in TF32, or in pairs
 // of bf16, which are multiplied at twice the rate.
 template <int count> struct SplitTile {
@@ -48,11 +60,15 @@ template <int count> struct SplitTile {
 
     __device__ __forceinline__ void set(int i, float high, float rest) {
         large[i] = high;
-        small[i] = coarse ? rest : tf32_t(rest);
+        small[i] = coarse || !corrected ? rest : tf32_t(rest);
     }
     __device__ __forceinline__ void split(int i, float value) {
-        const Split<tf32_t> parts(value);
-        set(i, parts.high, parts.rest());
+        if constexpr (corrected) {
+            const Split<tf32_t> parts(value);
+            set(i, parts.high, parts.rest());
+        } else {
+            set(i, nearest_tf32(value), 0.0f);
+        }
     }
     // When all are set.
     __device__ __forceinline__ void pair() {
@@ -74,7 +90,7 @@ __device__ __forceinline__ TileOfX tile_of_x(float4 four) {
 }
 
 // The products of a tile of w with eight rows of x are so many instructions, the small terms first.
-constexpr int stream_products = coarse ? 4 : 6;
+constexpr int stream_products = !corrected ? 2 : coarse ? 4 : 6;
 
 #ifdef __CUDA_ARCH__
 __device__ __forceinline__ void add_product(float (&sums)[4], const TileOfW& w, const TileOfX& x, int number) {
@@ -83,7 +99,7 @@ __device__ __forceinline__ void add_product(float (&sums)[4], const TileOfW& w, 
         return;
     }
     const int at = number % 2 * 2;
-    const bool small = number < 4 && !coarse;
+    const bool small = corrected && number < 4 && !coarse;
     multiply_tf32(sums, small && number < 2 ? w.small : w.large, small && number >= 2 ? x.small : x.large, at);
 }
 #else
@@ -133,7 +149,7 @@ struct WholeTile {
     }
 };
 
-// The same of a weight in parts, whose elements are in TF32 as they are.
+// The same of a weight in parts, or of their halves alone, whose elements are in TF32 as they are.
 struct TileInParts {
     struct Read {
         Pack<half_t, 8> high;
@@ -143,14 +159,13 @@ struct TileInParts {
     const signed char* lows;
     __device__ __forceinline__ Read read(long long step) const {
         const long long place = step * (stream_tile * stream_step);
-        return {load<true>(reinterpret_cast<const Pack<half_t, 8>*>(highs + place)),
-                load<true>(reinterpret_cast<const uint2*>(lows + place))};
+        return {load<true>(reinterpret_cast<const Pack<half_t, 8>*>(highs + place)), rests_at(lows, place)};
     }
     static __device__ __forceinline__ TileOfW split(const Read& read) {
         TileOfW tile;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            tile.set(i, read.high.of[i], low_part(i < 4 ? read.low.x : read.low.y, i % 4));
+            tile.set(i, read.high.of[i], rest_of(read.low, i));
         }
         tile.pair();
         return tile;
@@ -176,7 +191,7 @@ struct LaneOfX {
 using SumsOfTiles = float[stream_tiles][stream_x_tiles][4];
 
 // So many products are under way at a time, none of which waits for another; more would not fit the registers.
-constexpr int stream_at_a_time = coarse ? 4 : 2;
+constexpr int stream_at_a_time = coarse || !corrected ? 4 : 2;
 constexpr int stream_wide = stream_tiles < stream_at_a_time ? stream_at_a_time / stream_tiles : 1;
 constexpr int stream_abreast = stream_x_tiles < stream_wide ? stream_x_tiles : stream_wide;
 
@@ -321,7 +336,7 @@ __device__ __forceinline__ void stream_tiles_of_block(const StreamOperands& give
     constexpr int warps = stream_threads / 32;
     constexpr int groups = warps / stream_split;
     constexpr int features_of_warp = stream_tiles * stream_tile;
-    constexpr bool in_parts = stream_weight == stream_weight_t::parts;
+    constexpr bool in_parts = stream_weight != stream_weight_t::whole;
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
     const int share = warp % stream_split;

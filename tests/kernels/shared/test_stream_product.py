@@ -8,7 +8,7 @@ from stream_contract import VARIANTS, StreamContract
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.device import Device, DeviceKind, find_device
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.space import ValidSpace
 
 HOPPER = replace(find_device("cpu"), kind=DeviceKind.CUDA, architecture="sm_90", max_shared_bytes=232448)
@@ -18,9 +18,15 @@ class TestStreamOnCpu(StreamContract):
     device = "cpu"
 
 
-def space_of(rows: int, mode: str = "eval", dtype: str = "float32", device: Device = HOPPER) -> ValidSpace:
-    axes = {"rows": rows, "in_features": 512, "out_features": 512}
-    return load_model("gemm_sigmoid_residual").kernel.space.enumerate(Problem(axes, dtype, {"mode": mode}), device)
+def space_of(
+    rows: int,
+    mode: str = "eval",
+    dtype: str = "float32",
+    device: Device = HOPPER,
+    accuracy: Accuracy = Accuracy.TOLERANCE,
+) -> ValidSpace:
+    problem = Problem({"rows": rows, "in_features": 512, "out_features": 512}, dtype, {"mode": mode})
+    return load_model("gemm_sigmoid_residual").kernel.space.enumerate(problem.at(accuracy), device)
 
 
 def streams(space: ValidSpace, name: str, unit: str | None = None) -> set[object]:
@@ -46,6 +52,22 @@ def test_lanes_multiply_where_tensor_cores_have_no_tf32() -> None:
 def test_parts_of_a_weight_are_for_frozen_modules() -> None:
     assert streams(space_of(4), "stream_weight") == {"whole"}
     assert streams(space_of(4, mode="frozen"), "stream_weight") == {"whole", "parts"}
+
+
+def test_operands_are_rounded_where_tf32_is_permitted_alone() -> None:
+    for accuracy in (Accuracy.TOLERANCE, Accuracy.EAGER):
+        found = space_of(4, mode="frozen", accuracy=accuracy)
+        assert streams(found, "stream_corrections", unit="tensor_cores") == {"tf32", "bf16"}
+        assert "rounded" not in streams(found, "stream_weight")
+    permitted = space_of(4, mode="frozen", accuracy=Accuracy.TF32)
+    kinds = {
+        (one["stream_weight"], one["stream_corrections"])
+        for one in (permitted[number] for number in range(len(permitted)))
+        if one["product"] == "stream" and one["stream_unit"] == "tensor_cores"
+    }
+    exact = {(weight, corrections) for weight in ("whole", "parts") for corrections in ("tf32", "bf16")}
+    assert kinds == {*exact, ("whole", "none"), ("rounded", "none")}
+    assert streams(permitted, "stream_weight", unit="lanes") == {"whole", "parts", "rounded"}
 
 
 @pytest.mark.slow
