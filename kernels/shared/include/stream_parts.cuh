@@ -46,7 +46,7 @@ __device__ __forceinline__ float low_part(unsigned four, int i) {
 }
 
 // Of eight neighbours, and of one of them; nothing of a weight that is rounded.
-constexpr bool has_rests = stream_weight == stream_weight_t::parts;
+constexpr bool has_rests = stream_weight != stream_weight_t::rounded;
 __device__ __forceinline__ uint2 rests_at(const signed char* lows, long long place) {
     return has_rests ? load<true>(reinterpret_cast<const uint2*>(lows + place)) : uint2{};
 }

@@ -26,6 +26,9 @@ from tunebench.tuner.configuration import Value
 from tunebench.tuner.problem import Accuracy
 
 PARTS: dict[str, Value] = {"product": "parts", "part_type": "fp16", "corrections": "half", "pieces": 1}
+TORCHS: dict[str, Value] = {"product": "fp32"}
+"""Only the function behind the layer is by kernels."""
+each_product = pytest.mark.parametrize("values", [PARTS, TORCHS], ids=["parts", "torch's"])
 
 EVERY_FUNCTION = """
 sigmoid(value) + 2 * tanh(value) - exp(value) / 3.0 + log(value * value + 1.5) * factor + sqrt(square(value) + 1.0)
@@ -103,11 +106,15 @@ WAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["gemm_sigmoid_residual", "gemm_scale_bn"])
-def test_gradients_are_the_references_however_they_come_in(name: str, way: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("gemm_sigmoid_residual", PARTS), ("gemm_sigmoid_residual", TORCHS), ("gemm_scale_bn", PARTS)],
+    ids=["parts", "torch's", "a batch's own statistics"],
+)
+def test_gradients_are_the_references_however_they_come_in(name: str, values: dict[str, Value], way: str) -> None:
     training = name == "gemm_scale_bn"
     model, tuned, inputs = pair(name, training=training)
-    trained(tuned, inputs, PARTS)
+    trained(tuned, inputs, values)
     tuned.load_state_dict(model.state_dict())
     model.double()
     found, wanted = [], []
@@ -149,9 +156,10 @@ def test_every_way_to_train_where_tf32_is_permitted(size: float) -> None:
             torch.testing.assert_close(one / rms, other / rms, rtol=0.0, atol=5e-3, check_dtype=False)
 
 
-def test_only_what_is_asked_for_is_made() -> None:
+@each_product
+def test_only_what_is_asked_for_is_made(values: dict[str, Value]) -> None:
     _, tuned, inputs = pair("gemm_sigmoid_residual")
-    trained(tuned, inputs, PARTS)
+    trained(tuned, inputs, values)
     for parameters, needs_input in ((True, False), (False, True)):
         tuned.requires_grad_(parameters)
         x = inputs[0].clone().requires_grad_(needs_input)
@@ -175,14 +183,15 @@ def test_a_weight_changed_before_the_backward_is_refused_and_one_changed_behind_
     torch.testing.assert_close(tuned(*inputs), tuned.reference_forward(*inputs))
 
 
-def test_what_torchs_own_layer_does_not_save_may_change_before_the_backward() -> None:
+@each_product
+def test_what_torchs_own_layer_does_not_save_may_change_before_the_backward(values: dict[str, Value]) -> None:
     """The bias, the weight where the input needs no gradient, and the input where the weight needs none."""
     for needs_input, name in ((True, "gemm.bias"), (False, "gemm.weight"), (True, "x")):
         gradients = []
         for one in pair("gemm_sigmoid_residual")[:2]:
             _, _, inputs = pair("gemm_sigmoid_residual")
             if isinstance(one, TunedModule):
-                trained(one, inputs, PARTS)
+                trained(one, inputs, values)
             one.get_parameter("gemm.weight").requires_grad_(name != "x")
             leaf = inputs[0].clone().requires_grad_(needs_input)
             x = leaf * 1.0
@@ -195,9 +204,10 @@ def test_what_torchs_own_layer_does_not_save_may_change_before_the_backward() ->
             torch.testing.assert_close(one_gradient, other)
 
 
-def test_second_derivatives_are_those_of_torchs_products() -> None:
+@each_product
+def test_second_derivatives_are_those_of_torchs_products(values: dict[str, Value]) -> None:
     model, tuned, inputs = pair("gemm_sigmoid_residual")
-    trained(tuned, inputs, PARTS)
+    trained(tuned, inputs, values)
 
     def second(one: torch.nn.Module) -> tuple[torch.Tensor, ...]:
         (x,) = with_gradient(inputs)
