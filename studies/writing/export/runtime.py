@@ -244,6 +244,7 @@ class TunedModule(nn.Module):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._trains = False
+        self._asked: list[Any] = []
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Run the reference's forward, by the kernel where that can serve."""
@@ -280,9 +281,25 @@ class TunedModule(nn.Module):
     def _plan(self, inputs: Sequence[Any], call: Call) -> Plan | None:
         if not call.inputs or not call.inputs[0].is_cuda or not self._is_as_recorded(inputs, call):
             return None
-        if not settings_are_recorded() or self.problem(*inputs) != recorded_problem():
+        if not settings_are_recorded() or not self._is_recorded_problem(inputs):
             return None
         return plan_on(call.inputs[0].device.index)
+
+    def _is_recorded_problem(self, inputs: Sequence[Any]) -> bool:
+        """Return whether a call is of the problem that was measured, which takes longest to ask.
+
+        It is not asked again while modules have the attributes, and the call the numbers, that they had: the same
+        objects, of which none of a user's own may change in place. What else it depends on is looked at in each call.
+        """
+        named = [pair for module in self.modules() for pair in vars(module).items() if pair[0] != "_asked"]
+        now = [value for _, value in named] + [one for one in inputs if not isinstance(one, torch.Tensor)]
+        if len(now) == len(self._asked) and all(map(operator.is_, now, self._asked)):
+            return True
+        if self.problem(*inputs) != recorded_problem():
+            return False
+        changes = any(isinstance(value, (list, dict, set)) and name[0] != "_" for name, value in named)
+        self._asked = [] if changes else now
+        return True
 
     def _is_as_recorded(self, inputs: Sequence[Any], call: Call) -> bool:
         """Return whether inputs, parameters, buffers and submodules are the reference's at the measured sizes."""

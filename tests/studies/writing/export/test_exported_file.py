@@ -129,6 +129,33 @@ def test_without_a_gpu_a_file_is_the_reference(name: str, text_of: Callable[[str
         assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
 
 
+def test_what_a_problem_depends_on_is_asked_again_when_it_changes(text_of: Callable[[str], str]) -> None:
+    context, _, made, inputs = loaded("conv_min_add_mul", text_of("conv_min_add_mul"))
+    context["OPTIONS"]["precision"] = "strict"  # as on a CPU
+    asked: list[bool] = []
+    problem = made.problem
+    made.problem = lambda *given: asked.append(True) or problem(*given)
+
+    def is_served(number: int) -> bool:
+        """Whether calls are of the recorded problem, of which so many ask."""
+        asked.clear()
+        found = [made._is_recorded_problem(inputs) for _ in range(3)]
+        assert len(asked) == number and len({*found}) == 1
+        return found[0]
+
+    stride = made.conv.stride
+    assert is_served(1) and is_served(0)
+    made.conv.stride = (2, 2)
+    assert not is_served(3)
+    made.conv.stride = stride
+    made.conv.eval()
+    assert is_served(1)
+    made.conv.dilation = [1, 1]  # which may change in place
+    assert is_served(3)
+    made.conv.dilation[0] = 2
+    assert not is_served(3)
+
+
 @pytest.mark.parametrize("has_gpu", [False, True])
 def test_a_file_builds_nothing_without_a_gpu_or_without_nvcc(
     has_gpu: bool, text_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
