@@ -220,9 +220,10 @@ class Known:
         """
         if self.is_unmeasured:
             return None
-        best = next(self.choices())
-        if best.trusted or self.problem.accuracy is Accuracy.EAGER or not self.problem.names_all:
-            return best if best.trusted else None
+        # What a study recorded and did not compare is no reason against what shipped for the problem.
+        trusted = next((one for one in self.choices() if one.trusted), None)
+        if trusted is not None or self.problem.accuracy is Accuracy.EAGER or not self.problem.names_all:
+            return trusted
         current = [one for one in (*self.recorded, *self.shipped) if not one.versions.changes(self.here)]
         return agreed(current, self.space, self.problem, self.device)
 

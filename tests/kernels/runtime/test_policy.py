@@ -13,7 +13,7 @@ from sample_kernel import WriteKernel
 from tunebench.kernels.runtime import decision, dispatch, tuned_module
 from tunebench.kernels.runtime.duel import Score
 from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy, use_policy
-from tunebench.kernels.runtime.selection import Choice, Offer, Tier, agreed, choose_recorded, choose_shipped
+from tunebench.kernels.runtime.selection import Choice, Known, Offer, Tier, agreed, choose_recorded, choose_shipped
 from tunebench.kernels.runtime.shipped import NeighbourTest, ShippedResult, file_for, read_file, write_file
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.configuration import Configuration
@@ -26,6 +26,19 @@ CPU = find_device("cpu")
 SPACE = SearchSpace((Tunable("block", (32, 64)),))
 PROBLEM = Problem({"rows": 100})
 OFFER = Offer(Configuration({"block": 64}), PROBLEM, CPU.name, CPU.architecture, "trial 12")
+
+
+def test_what_a_study_did_not_compare_is_no_reason_against_what_shipped() -> None:
+    """A study that had no time for its final rounds took the place of a result that was known to be faster."""
+    shipped = replace(OFFER, source="shipped", shipped=True, over_reference=Ratio(1.9, 1.8, 2.0, 40, 0.99))
+    of_search = replace(OFFER, configuration=Configuration({"block": 32}))
+    for recorded in ([of_search], []):
+        found = Known(SPACE, PROBLEM, CPU, recorded, [shipped]).evidence()
+        assert found is not None and (found.tier, found.configuration) == (Tier.SHIPPED, OFFER.configuration)
+    assert Known(SPACE, PROBLEM, CPU, [of_search], []).evidence() is None
+    faster = replace(of_search, over_reference=Ratio(1.5, 1.4, 1.6, 40, 0.99))
+    found = Known(SPACE, PROBLEM, CPU, [faster], [shipped]).evidence()
+    assert found is not None and (found.tier, found.configuration) == (Tier.EXACT, of_search.configuration)
 
 
 @pytest.mark.parametrize(
