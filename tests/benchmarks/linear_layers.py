@@ -126,7 +126,7 @@ CASES = (
 
 
 def tune(case: Case, kernel: str, seconds: float) -> str:
-    """Run a study of a layer, from the fused product or that of few rows; return its last line."""
+    """Run a study of a layer, from the fused product or that of few rows; return what it says where it fails."""
     product = "stream" if case.shape[0] <= _FEW_ROWS else "fused"
     function = "normalisation=folded" if case.kernel == "gemm_scale_bn" else "fast_math=True"
     start = f"product={product},early_launches=True,{function}" if case.setting != "tf32" else ""
