@@ -220,7 +220,7 @@ class Known:
         """
         if self.is_unmeasured:
             return None
-        # What a study recorded and did not compare is no reason against what shipped for the problem.
+        # A result that no study compared does not count against one that ships for the problem.
         trusted = next((one for one in self.choices() if one.trusted), None)
         if trusted is not None or self.problem.accuracy is Accuracy.EAGER or not self.problem.names_all:
             return trusted

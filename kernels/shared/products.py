@@ -53,8 +53,11 @@ CONSTRAINTS = (
 
 _TILES: Mapping[str, Value] = {"product": "fused", "product_columns": 256, "product_stages": 4, "product_cluster": 2}
 _STREAM: Mapping[str, Value] = {
-    **{"product": "stream", "stream_unit": "tensor_cores"},
-    **{"stream_features": 16, "stream_split": 8, "stream_unroll": 2},
+    "product": "stream",
+    "stream_unit": "tensor_cores",
+    "stream_features": 16,
+    "stream_split": 8,
+    "stream_unroll": 2,
 }
 STARTS: tuple[Mapping[str, Value], ...] = (
     *({**_TILES, "weight_parts": parts, "split_threads": 512} for parts in ("rounded", "int8")),

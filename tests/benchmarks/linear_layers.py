@@ -84,27 +84,27 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The setting, the kernel and rows x inputs x outputs."""
+        """Return the setting, the kernel and rows x inputs x outputs."""
         return f"{self.setting} {self.kernel} {'x'.join(map(str, self.shape))}"
 
     @property
     def sizes(self) -> dict[str, int | float]:
-        """The constants of its reference."""
+        """Return the constants of its reference."""
         return dict(zip(_NAMES[self.kernel], self.shape, strict=True))
 
     @property
     def dtype(self) -> str:
-        """The type of model and inputs."""
+        """Return the type of model and inputs."""
         return "float32" if self.setting == "tf32" else self.setting
 
     @property
     def settings(self) -> dict[str, str]:
-        """What PyTorch may do."""
+        """Return what PyTorch may do."""
         return {"matmul": "tf32"} if self.setting == "tf32" else {}
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Those that differ: nothing is made of a weight in half types, which a frozen model could keep."""
+        """Return the modes that differ: a frozen model keeps nothing of a weight in half types."""
         return (Mode.EVAL, Mode.FROZEN) if self.setting == "tf32" else (Mode.EVAL,)
 
 

@@ -5,8 +5,8 @@
 torch.compile in each of its modes, and the tuned model once it trains, under one setting of PyTorch's. Behind that
 stand the products of a step alone, by torch and by the tuned model's kernels. Medians of events around single calls in
 turns, caches cold, the device held back until the host has queued the call; and of loops of twenty calls, in which the
-host may be what takes longest. The errors are those of the gradients
-against float64, largest and RMS, relative to the gradient's RMS, of the tuned step and of eager's.
+host may be what takes longest. The errors are those of the gradients against float64, largest and RMS, relative to the
+gradient's RMS, of the tuned step and of eager's.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def medians(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def in_a_loop(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """What a call takes of a loop in milliseconds, host and device together: the median of loops in turns."""
+    """Return what a call takes in a loop, in milliseconds of host and device together: the median of loops in turns."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(_ROUNDS):
         for name, call in calls.items():

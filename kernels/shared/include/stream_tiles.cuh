@@ -3,8 +3,8 @@
 // fp32 is the sum of two numbers of TF32 to 2^-21 of it (parts.cuh), and since TF32 has all of fp32's range no row has to be
 // scaled. `stream_corrections` says whether the two small terms are of TF32 or of bf16; with none, operands are rounded to
 // TF32. A warp owns 16 features or a few times that, and reads their rows of w in the order in which mma.sync takes them: a
-// lane has four neighbouring elements of each of two rows. Sums leave the tensor cores every 16 elements of the depth and are added in fp32, so that the truncation
-// of tensor cores does not grow with the depth.
+// lane has four neighbouring elements of each of two rows. Sums leave the tensor cores every 16 elements of the depth and
+// are added in fp32, so that the truncation of tensor cores does not grow with the depth.
 //
 // `stream_unroll` steps of w are under way together, of x one.
 #pragma once

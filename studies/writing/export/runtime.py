@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.utils import cpp_extension
 
+from tunebench.kernels.runtime.attributes import OF_EVERY_MODULE
 from tunebench.kernels.runtime.gradients import DifferentiableForward
 from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
 from tunebench.tuner.settings import Setting, in_force, readers_of
@@ -297,7 +298,7 @@ class TunedModule(nn.Module):
             return True
         if self.problem(*inputs) != recorded_problem():
             return False
-        changes = any(isinstance(value, (list, dict, set)) and name[0] != "_" for name, value in named)
+        changes = any(isinstance(value, (list, dict, set)) and name not in OF_EVERY_MODULE for name, value in named)
         self._asked = [] if changes else now
         return True
 

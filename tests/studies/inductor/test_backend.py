@@ -148,7 +148,7 @@ TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-4}, torch.bfloat16: {"rto
 
 
 def made_by_three_regions(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, str]:
-    """What a compiled model makes, and its code, which calls three of our regions."""
+    """Return what a compiled model makes, and its code, which calls three of our regions."""
     torch.compiler.reset()
     made, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), x)
     assert code.count("tunebench_inductor.region.default(") == 3
