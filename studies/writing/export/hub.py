@@ -59,8 +59,8 @@ _DECLARATIONS = """\
 {declarations}"""
 
 _DECLARATION = """\
-extern "C" int launch_{name}(const unsigned* extents, size_t shared, void* stream, const long long* whole,
-                             const double* real, int early);
+extern "C" int launch_{name}(const long long* packed, int early);
+extern "C" const char* kinds_{name}();
 extern "C" int resident_{name}(int* blocks, int threads, size_t shared);
 """
 
@@ -78,6 +78,7 @@ namespace {{
 const struct {{
     const char* name;
     decltype(&launch_{first}) launch;
+    decltype(&kinds_{first}) kinds;
     decltype(&resident_{first}) resident;
 }} kernels[] = {{
 {kernels}}};
@@ -91,16 +92,15 @@ const auto& kernel_named(const std::string& name) {{
     TORCH_CHECK(false, "there is no kernel ", name);
 }}
 
-// Launch a kernel. Each argument comes as an integer, which may be an address, and as a real number: the type of the
-// parameter says which of them is meant. Returns CUDA's status.
-int64_t launch(std::string name, at::IntArrayRef extents, int64_t shared, int64_t stream, at::IntArrayRef whole,
-               at::ArrayRef<double> real, bool early) {{
-    TORCH_CHECK(extents.size() == 6, "a launch has three extents of blocks and three of threads");
-    TORCH_CHECK(whole.size() == real.size(), "each argument of a launch is an integer and a real number");
-    const std::vector<unsigned> sizes(extents.begin(), extents.end());
-    const std::vector<long long> integers(whole.begin(), whole.end());
-    void* const on = reinterpret_cast<void*>(stream);
-    return kernel_named(name).launch(sizes.data(), shared, on, integers.data(), real.data(), early);
+// Launch a kernel, by the bits of the extents, the shared memory, the stream and the arguments. Returns CUDA's status.
+int64_t launch(std::string name, at::IntArrayRef packed, bool early) {{
+    const std::vector<long long> bits(packed.begin(), packed.end());
+    return kernel_named(name).launch(bits.data(), early);
+}}
+
+// Return the kinds of a kernel's parameters: q for an integer or an address, d for a real number.
+std::string kinds(std::string name) {{
+    return kernel_named(name).kinds();
 }}
 
 // Return how many blocks of that many threads one multiprocessor holds at once.
@@ -113,15 +113,15 @@ int64_t resident_blocks(std::string name, int64_t threads, int64_t shared) {{
 }} // namespace
 
 TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {{
-    ops.def("launch(str name, int[] extents, int shared, int stream, int[] whole, float[] real, bool early) -> int",
-            &launch);
+    ops.def("launch(str name, int[] packed, bool early) -> int", &launch);
+    ops.def("kinds(str name) -> str", &kinds);
     ops.def("resident_blocks(str name, int threads, int shared) -> int", &resident_blocks);
 }}
 
 REGISTER_EXTENSION(TORCH_EXTENSION_NAME)
 """
 
-_KERNEL = """    {{"{name}", &launch_{name}, &resident_{name}}},
+_KERNEL = """    {{"{name}", &launch_{name}, &kinds_{name}, &resident_{name}}},
 """
 
 _PACKAGE = """\

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from tunebench.studies.writing.export.runtime import _value
+from tunebench.studies.writing.export.runtime import numbers
 
 ops: Any = None
 
@@ -27,13 +28,16 @@ class Library:
         early: bool = False,
     ) -> None:
         """Launch on torch's current stream of a device, which is the current one; see `runtime.Library`."""
-        values = [_value(one) for one in arguments]
-        whole = [one if isinstance(one, int) else 0 for one in values]
-        real = [float(one) for one in values]
+        form = self._form(entry_point)
         stream = torch._C._cuda_getCurrentRawStream(device)
-        status = ops.launch(entry_point, list(extents), shared, stream, whole, real, early)
+        packed = form.pack(*extents, shared, stream, *numbers(arguments))
+        status = ops.launch(entry_point, [*memoryview(packed).cast("q")], early)
         if status:
             raise RuntimeError(f"launch of '{entry_point}' with blocks and threads {extents}: CUDA error {status}")
+
+    @functools.cache  # noqa: B019 - there is one library
+    def _form(self, entry_point: str) -> struct.Struct:
+        return struct.Struct(f"8q{ops.kinds(entry_point)}")
 
     @functools.cache  # noqa: B019 - there is one library
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:

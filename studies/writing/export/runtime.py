@@ -91,21 +91,20 @@ class Library:
         An early launch may begin before the one in front of it has ended, for which its kernel waits by itself.
         A tensor or a place in one gives its address and None a null pointer; numbers are taken in the parameter's type.
         """
-        values = [_value(one) for one in arguments]
-        whole = struct.pack(f"{len(values)}q", *[0 if type(one) is float else one for one in values])
-        real = struct.pack(f"{len(values)}d", *values)
+        launcher, pack = self._launcher(entry_point)
         stream = torch._C._cuda_getCurrentRawStream(device)
-        status = self._launcher(entry_point)(struct.pack("6I", *extents), shared, stream, whole, real, early)
+        status = launcher(pack(*extents, shared, stream, *numbers(arguments)), early)
         if status:
             raise RuntimeError(f"launch of '{entry_point}' with blocks and threads {extents}: CUDA error {status}")
 
     @functools.cache  # noqa: B019 - there is one library
-    def _launcher(self, entry_point: str) -> Any:
-        """Return the function that launches an entry point: extents, shared memory, stream, and arguments twice."""
-        launcher = getattr(self._library, f"launch_{entry_point}")
-        packed = ctypes.c_char_p
-        launcher.argtypes = (packed, ctypes.c_size_t, ctypes.c_void_p, packed, packed, ctypes.c_int)
-        return launcher
+    def _launcher(self, entry_point: str) -> tuple[Any, Callable[..., bytes]]:
+        """Return the function that launches an entry point, and the one that packs what it takes: the extents, the
+        shared memory, the stream, and the arguments."""
+        launcher, kinds = (getattr(self._library, f"{name}_{entry_point}") for name in ("launch", "kinds"))
+        launcher.argtypes = (ctypes.c_char_p, ctypes.c_int)
+        kinds.restype = ctypes.c_char_p
+        return launcher, struct.Struct(f"8q{kinds().decode()}").pack
 
     @functools.cache  # noqa: B019 - there is one library
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
@@ -115,16 +114,20 @@ class Library:
         return max(1, blocks.value)
 
 
-def _value(argument: Any) -> Any:
-    """Return an argument of a launch as a number."""
-    kind = type(argument)
-    if kind is int or kind is float or kind is bool:
-        return argument
-    if argument is None:
-        return 0
-    if isinstance(argument, torch.Tensor):
-        return argument.data_ptr()
-    return argument.address  # of a place in a tensor's memory, or of a tensor map
+_NUMBERS = frozenset((int, float, bool))
+
+
+def numbers(arguments: Sequence[Any]) -> list[float]:
+    """Return the arguments of a launch as numbers, in every launch: one loop, and the common cases without a call."""
+    return [
+        one if type(one) in _NUMBERS else one.data_ptr() if isinstance(one, torch.Tensor) else _address(one)
+        for one in arguments
+    ]
+
+
+def _address(argument: Any) -> int:
+    """Return the address of a place in a tensor's memory, or of a tensor map; None is a null pointer."""
+    return 0 if argument is None else argument.address
 
 
 def built_library() -> Library | None:
@@ -206,6 +209,12 @@ def recorded_dtype() -> torch.dtype:
 
 
 @functools.cache
+def input_types() -> list[torch.dtype | None]:
+    """Return the type of each input in the measured calls; None of one that is no tensor."""
+    return [None if name is None else getattr(torch, name.removeprefix("torch.")) for name in INPUT_TYPES]
+
+
+@functools.cache
 def settings_readers() -> list[Callable[[], Any]]:
     """Return what reads the settings that matter."""
     return [read for name in WATCHED for read in readers_of(Setting(name), "cuda")]
@@ -245,7 +254,7 @@ class TunedModule(nn.Module):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._trains = False
-        self._asked: list[Any] = []
+        self._asked: list[list[Any]] = [[]]  # set as a whole: threads may run copies that share this list
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Run the reference's forward, by the kernel where that can serve."""
@@ -280,32 +289,46 @@ class TunedModule(nn.Module):
         """Return None, which `problem` returns where the kernel cannot serve a call."""
 
     def _plan(self, inputs: Sequence[Any], call: Call) -> Plan | None:
-        if not call.inputs or not call.inputs[0].is_cuda or not self._is_as_recorded(inputs, call):
+        if not call.inputs or not call.inputs[0].is_cuda or not self._has_measured_tensors(inputs, call):
             return None
-        if not settings_are_recorded() or not self._is_recorded_problem(inputs):
+        if not settings_are_recorded() or not self._is_as_measured(inputs):
             return None
         return plan_on(call.inputs[0].device.index)
 
-    def _is_recorded_problem(self, inputs: Sequence[Any]) -> bool:
-        """Return whether a call is of the problem that was measured, which takes longest to ask.
+    def _is_as_measured(self, inputs: Sequence[Any]) -> bool:
+        """Return whether a call is of the problem that was measured, by a module like the one that was.
 
         It is not asked again while modules have the attributes, and the call the numbers, that they had: the same
         objects, of which none of a user's own may change in place. What else it depends on is looked at in each call.
         """
-        named = [pair for module in self.modules() for pair in vars(module).items() if pair[0] != "_asked"]
-        now = [value for _, value in named] + [one for one in inputs if not isinstance(one, torch.Tensor)]
-        if len(now) == len(self._asked) and all(map(operator.is_, now, self._asked)):
-            return True
-        if self.problem(*inputs) != recorded_problem():
+        modules: list[nn.Module] = [self]
+        for module in modules:
+            modules += [child for child in module._modules.values() if child is not None]
+        if any(child._forward_hooks or child._forward_pre_hooks for child in modules[1:]):
             return False
-        changes = any(isinstance(value, (list, dict, set)) and name not in OF_EVERY_MODULE for name, value in named)
-        self._asked = [] if changes else now
+        now = [one for one in inputs if not isinstance(one, torch.Tensor)]
+        for module in modules:
+            now += vars(module).values()
+        (asked,) = self._asked
+        if len(now) == len(asked) and all(map(operator.is_, now, asked)):
+            return True
+        is_alike = (
+            all(isinstance(one, (torch.Tensor, int, float)) for one in inputs)
+            and all(isinstance(getattr(self, name), (int, float)) for name in NUMBERS)
+            and all(operator.attrgetter(path)(self) == value for path, value in FIXED.items())
+            and [type(child).__name__ for child in modules[1:]] == SUBMODULES
+            and all(child.training == self.training for child in modules)
+        )
+        if not is_alike or self.problem(*inputs) != recorded_problem():
+            return False
+        named = [pair for module in modules for pair in vars(module).items() if pair[0] not in OF_EVERY_MODULE]
+        changes = any(isinstance(value, (list, dict, set)) for name, value in named if name != "_asked")
+        self._asked[0] = [] if changes else now
         return True
 
-    def _is_as_recorded(self, inputs: Sequence[Any], call: Call) -> bool:
-        """Return whether inputs, parameters, buffers and submodules are the reference's at the measured sizes."""
+    def _has_measured_tensors(self, inputs: Sequence[Any], call: Call) -> bool:
+        """Return whether inputs, parameters and buffers are the reference's at the measured sizes."""
         held_ones = [*call.parameters, *call.buffers]
-        children = list(self.modules())[1:] if self._modules else []
         device, dtype = call.inputs[0].device, recorded_dtype()
         for one in (*call.inputs, *held_ones):
             is_of_type = one.dtype is dtype or not one.is_floating_point()
@@ -313,14 +336,8 @@ class TunedModule(nn.Module):
                 return False
         return (
             [one.shape if isinstance(one, torch.Tensor) else None for one in inputs] == INPUT_SHAPES
-            and [str(one.dtype) if isinstance(one, torch.Tensor) else None for one in inputs] == INPUT_TYPES
+            and [one.dtype if isinstance(one, torch.Tensor) else None for one in inputs] == input_types()
             and [one.shape for one in held_ones] == HELD_SHAPES
-            and all(isinstance(one, (torch.Tensor, int, float)) for one in inputs)
-            and all(isinstance(getattr(self, name), (int, float)) for name in NUMBERS)
-            and all(operator.attrgetter(path)(self) == value for path, value in FIXED.items())
-            and [type(child).__name__ for child in children] == SUBMODULES
-            and all(child.training == self.training for child in children)
-            and not any(child._forward_hooks or child._forward_pre_hooks for child in children)
         )
 
     def mode(self) -> str:

@@ -61,61 +61,71 @@ _TWO_FORMS = (
 )
 
 _LAUNCHERS = """
-// What Python calls: a launcher for every kernel. A value comes as an integer and as a real number, and the parameter's
-// own type says which of them is meant.
+// What Python calls: a launcher for every kernel. All that a launch is of comes as one array of eight bytes each: the
+// extents, the shared memory, the stream, and the arguments, of which each is of the kind that `kinds_of` names.
+#include <cstring>
 #include <cuda_runtime.h>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
-template <class Parameter> Parameter argument_of(long long whole, double real) {
+template <class Parameter> Parameter argument_of(long long bits) {
     if constexpr (std::is_pointer_v<Parameter>) {
-        return reinterpret_cast<Parameter>(whole);
+        return reinterpret_cast<Parameter>(bits);
     } else if constexpr (std::is_class_v<Parameter>) {
-        return *reinterpret_cast<const Parameter*>(whole);
-    } else if constexpr (std::is_integral_v<Parameter>) {
-        return static_cast<Parameter>(whole);
-    } else {
+        return *reinterpret_cast<const Parameter*>(bits);
+    } else if constexpr (std::is_floating_point_v<Parameter>) {
+        double real;
+        std::memcpy(&real, &bits, sizeof real);
         return static_cast<Parameter>(real);
+    } else {
+        return static_cast<Parameter>(bits);
     }
 }
 
+// Return the kinds of a kernel's parameters, as Python's `struct` has them.
+template <class... Parameters> const char* kinds_of(void (*)(Parameters...)) {
+    static const char kinds[] = {(std::is_floating_point_v<Parameters> ? 'd' : 'q')..., 0};
+    return kinds;
+}
+
 template <class... Parameters, size_t... places>
-int launch_with(void (*kernel)(Parameters...), std::index_sequence<places...>, const unsigned* extents, size_t shared,
-                void* stream, const long long* whole, const double* real, int early) {
-    std::tuple<Parameters...> values{argument_of<Parameters>(whole[places], real[places])...};
+int launch_with(void (*kernel)(Parameters...), std::index_sequence<places...>, const long long* packed, int early) {
+    std::tuple<Parameters...> values{argument_of<Parameters>(packed[8 + places])...};
     void* pointers[] = {&std::get<places>(values)...};
     const auto function = reinterpret_cast<const void*>(kernel);
-    if (shared > 48 * 1024) {
-        const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
-        if (const auto status = cudaFuncSetAttribute(function, limit, static_cast<int>(shared))) {
-            return status;
-        }
-    }
+    const auto extent = [&](int place) { return static_cast<unsigned>(packed[place]); };
     cudaLaunchAttribute begins_early{};
     begins_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     begins_early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t launch{};
-    launch.gridDim = dim3(extents[0], extents[1], extents[2]);
-    launch.blockDim = dim3(extents[3], extents[4], extents[5]);
-    launch.dynamicSmemBytes = shared;
-    launch.stream = static_cast<cudaStream_t>(stream);
+    launch.gridDim = dim3(extent(0), extent(1), extent(2));
+    launch.blockDim = dim3(extent(3), extent(4), extent(5));
+    launch.dynamicSmemBytes = packed[6];
+    launch.stream = reinterpret_cast<cudaStream_t>(packed[7]);
     launch.attrs = &begins_early;
     launch.numAttrs = early ? 1 : 0;
+    if (launch.dynamicSmemBytes > 48 * 1024) {
+        const auto limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
+        if (const auto status = cudaFuncSetAttribute(function, limit, static_cast<int>(launch.dynamicSmemBytes))) {
+            return status;
+        }
+    }
     return cudaLaunchKernelExC(&launch, function, pointers);
 }
 
 template <class... Parameters>
-int launch_kernel(void (*kernel)(Parameters...), const unsigned* extents, size_t shared, void* stream,
-                  const long long* whole, const double* real, int early) {
-    return launch_with(kernel, std::index_sequence_for<Parameters...>(), extents, shared, stream, whole, real, early);
+int launch_kernel(void (*kernel)(Parameters...), const long long* packed, int early) {
+    return launch_with(kernel, std::index_sequence_for<Parameters...>(), packed, early);
 }
 """
 
 _LAUNCHER = """
-extern "C" int launch_{name}(const unsigned* extents, size_t shared, void* stream, const long long* whole,
-                             const double* real, int early) {{
-    return launch_kernel({name}, extents, shared, stream, whole, real, early);
+extern "C" int launch_{name}(const long long* packed, int early) {{
+    return launch_kernel({name}, packed, early);
+}}
+extern "C" const char* kinds_{name}() {{
+    return kinds_of({name});
 }}
 extern "C" int resident_{name}(int* blocks, int threads, size_t shared) {{
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, {name}, threads, shared);

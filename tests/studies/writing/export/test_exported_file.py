@@ -117,7 +117,7 @@ def test_without_a_gpu_a_file_is_the_reference(name: str, text_of: Callable[[str
     problem = made.problem(*inputs)
     here = {"precision": "strict"} if name == "conv_min_add_mul" else {}
     assert (problem.axes, problem.options) == (context["AXES"], {**context["OPTIONS"], **here})
-    assert made._is_as_recorded(inputs, context["look_at"](made, inputs))
+    assert made._has_measured_tensors(inputs, context["look_at"](made, inputs))
     assert list(made.state_dict()) == list(model.state_dict())
     for training in (True, False):
         model.train(training), made.train(training)
@@ -139,7 +139,7 @@ def test_what_a_problem_depends_on_is_asked_again_when_it_changes(text_of: Calla
     def is_served(number: int) -> bool:
         """Whether calls are of the recorded problem, of which so many ask."""
         asked.clear()
-        found = [made._is_recorded_problem(inputs) for _ in range(3)]
+        found = [made._is_as_measured(inputs) for _ in range(3)]
         assert len(asked) == number and len({*found}) == 1
         return found[0]
 
@@ -149,6 +149,8 @@ def test_what_a_problem_depends_on_is_asked_again_when_it_changes(text_of: Calla
     assert not is_served(3)
     made.conv.stride = stride
     made.conv.eval()
+    assert not is_served(0)
+    made.eval()
     assert is_served(1)
     made.conv.dilation = [1, 1]  # which may change in place
     assert is_served(3)
@@ -236,7 +238,7 @@ def test_a_file_s_launches_are_what_its_source_takes(
             index, extents, shared, arguments = rest
             assert index == 0 and len(extents) == 6 and shared <= HOPPER.max_shared_bytes
             assert len(arguments) == len(declared[entry_point].parameters)
-            assert all(isinstance(context["_value"](one), int | float) for one in arguments)
+            assert all(isinstance(one, int | float) for one in context["numbers"](arguments))
             launched.append(entry_point)
 
         def resident_blocks(self, *_: Any) -> int:
@@ -288,10 +290,10 @@ def test_of_products_between_passes_the_library_s_alone_are_in_a_file(
     monkeypatch.setitem(SIZES, name, {})
     text = exported(name, {"products_by": "library", "product": "fused"})
     assert "def multiply(" in text and "product_kernel" not in text
-    context, _, made, inputs = loaded(name, text, str(tmp_path))
-    assert made._is_as_recorded(inputs, context["look_at"](made, inputs))
+    _, _, made, inputs = loaded(name, text, str(tmp_path))
+    assert made._is_as_measured(inputs)
     made.heads = 4  # the passes have it built in
-    assert not made._is_as_recorded(inputs, context["look_at"](made, inputs))
+    assert not made._is_as_measured(inputs)
     with pytest.raises(CannotExportError, match="export a trial with products_by=library by --trial"):
         exported(name, {"products_by": "exact", "product": "fused"})
 

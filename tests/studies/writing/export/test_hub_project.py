@@ -23,9 +23,14 @@ import tunebench
 
 STAND_INS = """
 #include "torch_binding.h"
-extern "C" int launch_pointwise(const unsigned* extents, size_t shared, void* stream, const long long* whole,
-                            const double* real, int early) {
-    return extents[0] + extents[3] + shared + reinterpret_cast<long long>(stream) + whole[0] + real[1] * 2 + early;
+#include <cstring>
+extern "C" int launch_pointwise(const long long* packed, int early) {
+    double real;
+    std::memcpy(&real, packed + 9, sizeof real);
+    return packed[0] + packed[3] + packed[6] + packed[7] + packed[8] + real * 2 + early;
+}
+extern "C" const char* kinds_pointwise() {
+    return "qd";
 }
 extern "C" int resident_pointwise(int* blocks, int threads, size_t shared) {
     *blocks = threads + shared;
@@ -62,12 +67,17 @@ model = module.ModelNew(*module.reference.get_init_inputs())
 inputs = module.reference.get_inputs()
 assert torch.equal(model(*inputs), module.reference.Model()(*inputs))
 ops = torch.ops._scalar_mul_1a2b3c
-print(ops.launch("pointwise", [10, 1, 1, 20, 1, 1], 300, 4000, [50000, 0], [0.0, 300000.0], True))
 print(ops.resident_blocks("pointwise", 5, 60))
-ops.launch("nothing", [1] * 6, 0, 0, [], [], False)
+torch._C._cuda_getCurrentRawStream = lambda device: 4000
+try:
+    module.tuned.Library().launch("pointwise", 0, [10, 1, 1, 20, 1, 1], 300, [50000, 300000.0], early=True)
+except RuntimeError as error:
+    print(error)
+ops.launch("nothing", [1] * 8, False)
 """
     ran = ended(sys.executable, "-c", code, folder=tmp_path)
-    assert ran.stdout.split() == ["654331", "65"] and "there is no kernel nothing" in ran.stderr, ran.stderr
+    assert ran.stdout.startswith("65\n") and "CUDA error 654331" in ran.stdout, ran.stderr
+    assert "there is no kernel nothing" in ran.stderr, ran.stderr
     tested = ended(
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", project / "tests"),
         folder=project,
