@@ -12,15 +12,23 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch._C._dynamo.guards import TensorGuards
 from torch.utils import cpp_extension
 
 from tunebench.kernels.runtime.attributes import OF_EVERY_MODULE
 from tunebench.kernels.runtime.gradients import DifferentiableForward
-from tunebench.kernels.runtime.ordinary import Call, look_at, saves_differently
+from tunebench.kernels.runtime.ordinary import (
+    Call,
+    held,
+    hooks_of_all,
+    look_at,
+    saves_differently,
+    why_not_run,
+)
 from tunebench.tuner.settings import Setting, in_force, readers_of
 
 NAME: str = ""
@@ -209,12 +217,6 @@ def recorded_dtype() -> torch.dtype:
 
 
 @functools.cache
-def input_types() -> list[torch.dtype | None]:
-    """Return the type of each input in the measured calls; None of one that is no tensor."""
-    return [None if name is None else getattr(torch, name.removeprefix("torch.")) for name in INPUT_TYPES]
-
-
-@functools.cache
 def settings_readers() -> list[Callable[[], Any]]:
     """Return what reads the settings that matter."""
     return [read for name in WATCHED for read in readers_of(Setting(name), "cuda")]
@@ -234,11 +236,54 @@ def settings_are_recorded() -> bool:
 
 
 @functools.cache
-def plan_on(index: int) -> Plan | None:
+def plan_on(device: torch.device) -> Plan | None:
     """Return the plan on a device; None where the library is not built for it, or not built at all."""
-    if LIBRARY is None or torch.cuda.get_device_capability(index) != ARCHITECTURE:
+    if LIBRARY is None or device.type != "cuda" or torch.cuda.get_device_capability(device) != ARCHITECTURE:
         return None
-    return Plan(index, LIBRARY)
+    return Plan(device.index, LIBRARY)
+
+
+class Met(NamedTuple):
+    """A call that the kernel may serve, and what tells whether another one is like it.
+
+    Attributes:
+        objects: all attributes of the module and its submodules, and the inputs that are no tensors.
+        tensors: how many there are, of inputs, parameters and buffers.
+        same_tensors: whether as many others are like them in type, shape, strides, device, and in needing a gradient.
+        grad: whether gradients were enabled.
+    """
+
+    call: Call
+    objects: list[Any]
+    tensors: int
+    same_tensors: Callable[..., bool]
+    grad: bool
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Become None in a copy of the module, which has objects of its own."""
+        return type(None), ()
+
+
+def _all_modules(module: nn.Module) -> list[nn.Module]:
+    """Return the module and its submodules."""
+    modules = [module]
+    for one in modules:
+        modules += [child for child in one._modules.values() if child is not None]
+    return modules
+
+
+def _tensors(inputs: Sequence[Any]) -> list[torch.Tensor]:
+    return [one for one in inputs if isinstance(one, torch.Tensor)]
+
+
+def _objects(module: nn.Module, inputs: Sequence[Any]) -> list[Any]:
+    """Return what a call depends on by identity: attributes, hooks of submodules, and inputs that are no tensors."""
+    objects = [one for one in inputs if not isinstance(one, torch.Tensor)]
+    for one in _all_modules(module):
+        objects += vars(one).values()
+        if one is not module:
+            objects += [*one._forward_hooks.values(), *one._forward_pre_hooks.values()]
+    return objects
 
 
 class TunedModule(nn.Module):
@@ -253,16 +298,22 @@ class TunedModule(nn.Module):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._of_reference = frozenset(vars(self))  # and none of what a kernel keeps, which is set later
         self._trains = False
-        self._asked: list[list[Any]] = [[]]  # set as a whole: threads may run copies that share this list
+        self._met: list[Met | None] = [None]  # copies that threads run share this list
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Run the reference's forward, by the kernel where that can serve."""
         if named or not BY_KERNEL or torch.compiler.is_compiling():
             return self.reference_forward(*inputs, **named)
-        call = look_at(self, inputs)
-        by_reference = call.needs_gradient and (self._trains or REDRAWS[self.training] or saves_differently())
-        plan = None if call.obstacle or by_reference else self._plan(inputs, call)
+        call = self._as_before(inputs)
+        if call is None:
+            call = look_at(self, inputs)
+            by_reference = call.needs_gradient and (self._trains or REDRAWS[self.training] or saves_differently())
+            if call.obstacle or by_reference or not self._is_as_measured(inputs, call):
+                return self.reference_forward(*inputs)
+            self._remember(inputs, call)
+        plan = plan_on(call.inputs[0].device)
         if plan is None:
             return self.reference_forward(*inputs)
         with torch.cuda.device(plan.device.index):
@@ -288,43 +339,50 @@ class TunedModule(nn.Module):
     def unserved(self, reason: str) -> None:
         """Return None, which `problem` returns where the kernel cannot serve a call."""
 
-    def _plan(self, inputs: Sequence[Any], call: Call) -> Plan | None:
-        if not call.inputs or not call.inputs[0].is_cuda or not self._has_measured_tensors(inputs, call):
-            return None
-        if not settings_are_recorded() or not self._is_as_measured(inputs):
-            return None
-        return plan_on(call.inputs[0].device.index)
+    def _as_before(self, inputs: Sequence[Any]) -> Call | None:
+        """Return a call that is like one that the kernel may serve; None where it has to be looked at.
 
-    def _is_as_measured(self, inputs: Sequence[Any]) -> bool:
-        """Return whether a call is of the problem that was measured, by a module like the one that was.
-
-        It is not asked again while modules have the attributes, and the call the numbers, that they had: the same
-        objects, of which none of a user's own may change in place. What else it depends on is looked at in each call.
+        Modules have the attributes, and the call the numbers, that they had: the same objects, of which none of a
+        user's own may change in place. Tensors, PyTorch's settings and its modes are compared in each call.
         """
-        modules: list[nn.Module] = [self]
-        for module in modules:
-            modules += [child for child in module._modules.values() if child is not None]
-        if any(child._forward_hooks or child._forward_pre_hooks for child in modules[1:]):
-            return False
-        now = [one for one in inputs if not isinstance(one, torch.Tensor)]
-        for module in modules:
-            now += vars(module).values()
-        (asked,) = self._asked
-        if len(now) == len(asked) and all(map(operator.is_, now, asked)):
-            return True
-        is_alike = (
-            all(isinstance(one, (torch.Tensor, int, float)) for one in inputs)
+        (met,) = self._met
+        if met is None or torch.is_grad_enabled() != met.grad or torch._C._is_any_autocast_enabled():
+            return None
+        if why_not_run() or hooks_of_all() or (met.call.needs_gradient and saves_differently()):
+            return None
+        objects, given, (parameters, buffers) = _objects(self, inputs), _tensors(inputs), held(self)
+        if len(objects) != len(met.objects) or not all(map(operator.is_, objects, met.objects)):
+            return None
+        tensors = [*given, *parameters, *buffers]
+        if len(tensors) != met.tensors or not met.same_tensors(*tensors) or not settings_are_recorded():
+            return None
+        return Call(given, parameters, buffers, None, met.call.needs_gradient)
+
+    def _remember(self, inputs: Sequence[Any], call: Call) -> None:
+        """Remember a call that the kernel may serve, unless a module has what may change in place."""
+        for module in _all_modules(self):
+            for name in (self._of_reference if module is self else {*vars(module)}) - OF_EVERY_MODULE:
+                if isinstance(vars(module).get(name), (list, dict, set)):
+                    return
+        tensors = [*call.inputs, *call.parameters, *call.buffers]
+        same_tensors = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        self._met[0] = Met(call, _objects(self, inputs), len(tensors), same_tensors, torch.is_grad_enabled())
+
+    def _is_as_measured(self, inputs: Sequence[Any], call: Call) -> bool:
+        """Return whether a call is of the problem that was measured, by a module like the one that was."""
+        children = _all_modules(self)[1:]
+        return (
+            bool(call.inputs)
+            and self._has_measured_tensors(inputs, call)
+            and settings_are_recorded()
+            and all(isinstance(one, (torch.Tensor, int, float)) for one in inputs)
             and all(isinstance(getattr(self, name), (int, float)) for name in NUMBERS)
             and all(operator.attrgetter(path)(self) == value for path, value in FIXED.items())
-            and [type(child).__name__ for child in modules[1:]] == SUBMODULES
-            and all(child.training == self.training for child in modules)
+            and [type(child).__name__ for child in children] == SUBMODULES
+            and all(child.training == self.training for child in children)
+            and not any(child._forward_hooks or child._forward_pre_hooks for child in children)
+            and self.problem(*inputs) == recorded_problem()
         )
-        if not is_alike or self.problem(*inputs) != recorded_problem():
-            return False
-        named = [pair for module in modules for pair in vars(module).items() if pair[0] not in OF_EVERY_MODULE]
-        changes = any(isinstance(value, (list, dict, set)) for name, value in named if name != "_asked")
-        self._asked[0] = [] if changes else now
-        return True
 
     def _has_measured_tensors(self, inputs: Sequence[Any], call: Call) -> bool:
         """Return whether inputs, parameters and buffers are the reference's at the measured sizes."""
@@ -336,7 +394,7 @@ class TunedModule(nn.Module):
                 return False
         return (
             [one.shape if isinstance(one, torch.Tensor) else None for one in inputs] == INPUT_SHAPES
-            and [one.dtype if isinstance(one, torch.Tensor) else None for one in inputs] == input_types()
+            and [str(one.dtype) if isinstance(one, torch.Tensor) else None for one in inputs] == INPUT_TYPES
             and [one.shape for one in held_ones] == HELD_SHAPES
         )
 
