@@ -67,6 +67,7 @@ STARTS: tuple[Mapping[str, Value], ...] = (
     {"product": "stream"},
     {"product": "stream", "stream_features": 64, "stream_split": 2, "stream_stages": 8},
     {**_TILES, "product_columns": 128, "product_stages": 6, "product_cluster": 1, "weight_parts": "rounded"},
+    {**_TILES, "weight_parts": "fp16", "split_threads": 256, "sum_stages": 32},  # where eight bits are too few
 )
 """A study begins with these, where its problem has them: they were the best of the shipped kernels at most sizes."""
 
