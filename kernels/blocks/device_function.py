@@ -8,7 +8,7 @@ arithmetic slow.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tunebench.tuner.errors import KernelFolderError
 
@@ -33,6 +33,8 @@ _WORDS = frozenset(_WORDS_TEXT.split())
 _FAST_TEXT = "exp log tanh divide sigmoid silu swish softplus logsigmoid mish gelu_tanh tanhshrink"
 _FAST = frozenset(_FAST_TEXT.split())
 """The functions of `functions.cuh` that `fast_math` makes a difference to."""
+_BY_TANH = frozenset({"tanh", "sigmoid", "silu", "swish", "mish", "gelu_tanh", "tanhshrink"})
+"""Those of them that `fast_tanh` makes a difference to."""
 
 
 def used_names(text: str) -> list[str]:
@@ -44,7 +46,16 @@ def used_names(text: str) -> list[str]:
 
 def has_fast_form(texts: Iterable[str]) -> bool:
     """Return whether any of the texts calls a function that `fast_math` makes a difference to."""
-    return any(name in _FAST for text in texts for name in _CALLED.findall(_without_comments(text)))
+    return _calls(texts, _FAST)
+
+
+def has_fast_tanh(texts: Iterable[str]) -> bool:
+    """Return whether any of the texts calls a function that `fast_tanh` makes a difference to."""
+    return _calls(texts, _BY_TANH)
+
+
+def _calls(texts: Iterable[str], functions: Collection[str]) -> bool:
+    return any(name in functions for text in texts for name in _CALLED.findall(_without_comments(text)))
 
 
 def device_function(where: str, name: str, text: str, parameters: Iterable[str]) -> str:

@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 import torch
 
 from tunebench.kernels.blocks.block import Block, Design, Kind, Operand, axes_of, fast_math_line, fast_math_tunables
-from tunebench.kernels.blocks.device_function import used_names
+from tunebench.kernels.blocks.device_function import has_fast_tanh, used_names
 from tunebench.kernels.blocks.linear_batch_norm import Norm, batch_norm_space, normalised
 from tunebench.kernels.blocks.linear_inputs import Stacks, require_fitting, stacks_of, work_of_inputs
 from tunebench.kernels.blocks.linear_pass import (
@@ -163,12 +163,14 @@ class Linear(Block):
         cls.is_of_any_shape = not of_matrices and all(one.kind is not Kind.PER_ROW for one in cls.used)
         cls.is_plain = cls.function == cls.finish == "value"
         fast_math, limits = fast_math_tunables(texts.values())
+        by_tanh = not cls.reduces_rows and has_fast_tanh(texts.values())
+        fast_tanh = (half_product.FAST_TANH,) if by_tanh else ()
         source, of_rows, behind = cls._behind_rows(form) if cls.reduces_rows else cls._behind_elements()
         axes = cls._axes()
         # Those of rows ask nothing of the product's: they come first, so that they are enumerated once.
         ordered = {one.name: one for one in of_rows.tunables}
         of_inputs = split_product.OF_INPUTS if cls.other_at >= 0 else ()
-        for one in (*products.TUNABLES, *of_inputs, *fast_math, *behind.tunables):
+        for one in (*products.TUNABLES, *of_inputs, *fast_math, *fast_tanh, *behind.tunables):
             ordered.setdefault(one.name, one)
         limits = (*of_rows.constraints, *products.CONSTRAINTS, *limits, *behind.constraints, *cls._limits_of_inputs())
         return Design(
@@ -176,7 +178,10 @@ class Linear(Block):
             SearchSpace(
                 tuple(ordered.values()),
                 tuple(dict.fromkeys(limits)),
-                starts=tuple({**one, **{choice.name: True for choice in fast_math}} for one in products.STARTS),
+                starts=(
+                    *({**one, **{choice.name: True for choice in fast_math}} for one in products.STARTS),
+                    *({**products.TILES, "fast_math": True, choice.name: True} for choice in fast_tanh),
+                ),
             ),
             axes,
             work_of_inputs if cls.other_at >= 0 else partial(_work, axes),

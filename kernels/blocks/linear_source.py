@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tunebench.kernels.blocks.affine import affine_form
 from tunebench.kernels.blocks.block import Kind, Operand, fast_math_line
-from tunebench.kernels.blocks.device_function import body_of, device_function
+from tunebench.kernels.blocks.device_function import body_of, device_function, has_fast_tanh
 from tunebench.kernels.shared.split_product import InColumns
 
 _ARGUMENTS = """
@@ -252,10 +252,12 @@ class LinearSource:
         Args:
             head: what has to stand before `functions.cuh` is included; None for what these functions need.
         """
-        needed = fast_math_line((self.before, self.behind)) if head is None else head
+        texts = (self.before, self.behind)
+        if head is None:
+            head = fast_math_line(texts) + ("#define FAST_TANH fast_tanh\n" if has_fast_tanh(texts) else "")
         header = "linear_batch_norm.cuh" if self.batch_norm else "linear.cuh"
         parts = [
-            f'{self._operands()}{needed}#include "functions.cuh"\n#include "{header}"\n\n',
+            f'{self._operands()}{head}#include "functions.cuh"\n#include "{header}"\n\n',
             self._function("value_before", "function", self.before),
             self._function("value_behind", "finish", self.behind),
             self._arguments(),

@@ -53,6 +53,12 @@ def _is_finished_at_once(product: str, problem: Problem) -> bool:
     return not multiplies_halves(product, problem) or problem.options.get("mode") != Mode.TRAIN
 
 
+def _may_round(fast_math: bool, product: str, problem: Problem) -> bool:
+    return fast_math and multiplies_halves(product, problem)
+
+
+FAST_TANH = Tunable("fast_tanh", (False, True), when=_may_round)
+"""Of functions that `functions.cuh` has by the device's own tanh, whose error half types round off in most outputs."""
 TUNABLES = (Tunable("product_band", (8, 4, 16, 1), when=multiplies_halves),)
 CONSTRAINTS = (
     Constraint("stages_of_halves_fit_shared_memory", _fits_shared_memory),

@@ -51,7 +51,7 @@ CONSTRAINTS = (
     *half_stream.CONSTRAINTS,
 )
 
-_TILES: Mapping[str, Value] = {"product": "fused", "product_columns": 256, "product_stages": 4, "product_cluster": 2}
+TILES: Mapping[str, Value] = {"product": "fused", "product_columns": 256, "product_stages": 4, "product_cluster": 2}
 _STREAM: Mapping[str, Value] = {
     "product": "stream",
     "stream_unit": "tensor_cores",
@@ -60,14 +60,14 @@ _STREAM: Mapping[str, Value] = {
     "stream_unroll": 2,
 }
 STARTS: tuple[Mapping[str, Value], ...] = (
-    *({**_TILES, "weight_parts": parts, "split_threads": 512} for parts in ("rounded", "int8")),
-    _TILES,
+    *({**TILES, "weight_parts": parts, "split_threads": 512} for parts in ("rounded", "int8")),
+    TILES,
     *({**_STREAM, "stream_corrections": "none", "stream_weight": weight} for weight in ("rounded", "whole")),
     {"product": "stream", "stream_unit": "lanes", "stream_weight": "rounded", "stream_features": 2},
     {"product": "stream"},
     {"product": "stream", "stream_features": 64, "stream_split": 2, "stream_stages": 8},
-    {**_TILES, "product_columns": 128, "product_stages": 6, "product_cluster": 1, "weight_parts": "rounded"},
-    {**_TILES, "weight_parts": "fp16", "split_threads": 256, "sum_stages": 32},  # where eight bits are too few
+    {**TILES, "product_columns": 128, "product_stages": 6, "product_cluster": 1, "weight_parts": "rounded"},
+    {**TILES, "weight_parts": "fp16", "split_threads": 256, "sum_stages": 32},  # where eight bits are too few
 )
 """A study begins with these, where its problem has them: they were the best of the shipped kernels at most sizes."""
 
