@@ -128,7 +128,7 @@ CASES = (
 def tune(case: Case, kernel: str, seconds: float) -> str:
     """Run a study of a layer, from the fused product or that of few rows; return what it says where it fails."""
     product = "stream" if case.shape[0] <= _FEW_ROWS else "fused"
-    function = "normalisation=folded" if case.kernel == "gemm_scale_bn" else "fast_math=True"
+    function = "normalisation=folded" if case.kernel == "gemm_scale_bn" else "fast_math=True,fast_tanh=True"
     start = f"product={product},early_launches=True,{function}" if case.setting != "tf32" else ""
     command = [sys.executable, "-m", "tunebench", "tune", kernel, "--no-compile", "--seconds", str(seconds)]
     command += ["--dtype", case.dtype, *(["--start", start] if start else [])]

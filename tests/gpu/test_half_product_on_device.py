@@ -166,6 +166,37 @@ def test_elements_beside_the_product_anywhere(geometry: str, dtype: torch.dtype)
         torch.testing.assert_close(found.double(), wanted, rtol=bound, atol=bound)
 
 
+class Bent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(264, 544)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        value = self.linear(x)
+        bent = torch.tanh(value) + torch.sigmoid(value) + nn.functional.silu(value)
+        return bent + nn.functional.mish(value) + nn.functional.gelu(value, approximate="tanh")
+
+
+class TunedBent(blocks.Linear, Bent):
+    layer = "linear"
+    function = "tanh(value) + sigmoid(value) + silu(value) + mish(value) + gelu_tanh(value)"
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("has", [False, True], ids=["by exponentials", "by the device's tanh"])
+def test_functions_by_a_fast_tanh(dtype: torch.dtype, *, has: bool) -> None:
+    torch.manual_seed(7)
+    model, x = TunedBent().cuda().to(dtype), drawn(513, 264, dtype=dtype)
+    with torch.no_grad():
+        model.linear.weight *= 16  # outputs from -30 to 30
+    x[3, 5], x[7, 11] = float("nan"), float("inf")
+    fused(model, x, fast_math=True, fast_tanh=has, **GEOMETRIES["wide"])
+    found, wanted = run(model, x), run(copy.deepcopy(model).double().reference_forward, x.double())
+    bound = BOUND[dtype]
+    torch.testing.assert_close(found.double(), wanted, rtol=2 * bound, atol=4 * bound, equal_nan=True)
+    assert torch.equal(found.nan_to_num(), run(model, x).nan_to_num())
+
+
 def stream(model: Any, x: torch.Tensor, **values: Value) -> None:
     rows = max(16, 8 * int(values.get("stream_split", 1)), 1 << (x.shape[0] - 1).bit_length())
     pin(model, x, {"product": "stream", "stream_rows": rows, **values})
