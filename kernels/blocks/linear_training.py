@@ -269,14 +269,14 @@ class TrainedLayer(NamedTuple):
         if x.dim() != 2 or x.dtype != weight.dtype:
             product = nn.functional.linear(x, weight, bias)
             return product if self.reference is None else self.reference(product)
-        if any(self.plans[:3]):
-            product = _Product.apply(self, x, weight, bias)  # type: ignore[no-untyped-call]
-        else:  # torch's node costs the host a fraction of ours
-            product = nn.functional.linear(x, weight, bias)
-        made: torch.Tensor = product
-        if self.reference is not None:
-            made = _Behind.apply(self, product)  # type: ignore[no-untyped-call]
-        return made
+        made: torch.Tensor
+        if not any(self.plans[:3]):
+            # torch's node costs the host a fraction of ours; but the bias's gradient is there with the function's.
+            product = nn.functional.linear(x, weight, None if bias is None else bias.detach())
+            made = _Behind.apply(self, product, bias)  # type: ignore[no-untyped-call]
+            return made
+        made = _Product.apply(self, x, weight, bias)  # type: ignore[no-untyped-call]
+        return made if self.reference is None else _Behind.apply(self, made, None)  # type: ignore[no-untyped-call]
 
     def product(
         self,
@@ -296,8 +296,8 @@ class TrainedLayer(NamedTuple):
         pass_over_elements(self.plans.behind, (product, *self.numbers), output)
         return output
 
-    def slope(self, gradient: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the product, of that of the output, and keep the sums of its columns."""
+    def slope(self, gradient: torch.Tensor, product: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the gradient of the product, of that of the output, and the sums of its columns, in parts."""
         plan, gradient = self.plans.slope, gradient.contiguous()
         assert plan is not None
         if gradient.data_ptr() % _VECTOR_BYTES:
@@ -309,8 +309,7 @@ class TrainedLayer(NamedTuple):
         threads = plan.integer("block_size")
         arguments = (gradient, product, *self.numbers, made, sums, rows, features, chunk)
         plan.launch("slope", *arguments, blocks=blocks, threads=threads)
-        self.sums[:] = [(made, sums)]
-        return made
+        return made, sums
 
     def of_bias(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return the gradient of the bias, of that of the product."""
@@ -357,20 +356,33 @@ class _Product(torch.autograd.Function):
 
 
 class _Behind(torch.autograd.Function):
-    """The function behind a layer; second derivatives are those of the reference's operations."""
+    """The function behind a layer; second derivatives are those of the reference's operations.
+
+    A bias is one whose gradient the product's node leaves to this one: it is in the product, as a constant there.
+    """
 
     @staticmethod
-    def forward(ctx: Any, layer: TrainedLayer, product: torch.Tensor) -> torch.Tensor:
-        ctx.layer = layer
+    def forward(ctx: Any, layer: TrainedLayer, product: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        ctx.layer, ctx.bias = layer, bias  # not saved: as with torch's own node, it may change before the backward
         ctx.save_for_backward(product)
         return layer.behind(product)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         layer: TrainedLayer = ctx.layer
-        (product,) = ctx.saved_tensors
+        (product,), bias = ctx.saved_tensors, ctx.bias
         layer.model._note_backward()
-        reference = layer.reference
+        reference, needed = layer.reference, ctx.needs_input_grad[1:]
         if not torch.is_grad_enabled() or reference is None:
-            return None, layer.slope(gradients[0], product)
-        return None, *differentiate(lambda given: reference(given[0]), (product,), (True,), gradients, higher=True)
+            made, sums = layer.slope(gradients[0], product)
+            if bias is None:
+                layer.sums[:] = [(made, sums)]
+            return None, made, sums.sum(0).to(made.dtype) if needed[1] else None
+
+        def behind(given: Sequence[torch.Tensor]) -> torch.Tensor:
+            product, *bias = given
+            return reference(product + (bias[0] - bias[0].detach()) if bias else product)
+
+        tensors = (product,) if bias is None else (product, bias)
+        found = differentiate(behind, tensors, needed[: len(tensors)], gradients, higher=True)
+        return None, *found, *([None] if bias is None else [])

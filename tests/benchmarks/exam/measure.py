@@ -243,12 +243,18 @@ def _evaluate(row: Row, problem: ExamProblem, checkout: Path, turn: AbstractCont
 
 
 def _in_turn(turn: AbstractContextManager[Any], before: Callable[[], None], ask: Callable[[], _Answer]) -> _Answer:
-    """Ask in a process of its own, which has the device from when it has imported what it needs."""
+    """Ask in a process of its own, which has its turn when it has imported what it needs, and a context there."""
     with closing(IsolatedProcess()) as process:
         process.start()
         process.ask(STAGE_SECONDS, before)
+        process.ask(STAGE_SECONDS, _make_context)
         with turn:
             return process.ask(STAGE_SECONDS, ask)
+
+
+def _make_context() -> None:
+    if torch.cuda.is_available():
+        torch.zeros(1, device="cuda")
 
 
 def _prepare(case: BenchCase) -> None:
