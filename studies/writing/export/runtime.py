@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._C._dynamo.guards import TensorGuards
 from torch.utils import cpp_extension
 
 from tunebench.kernels.runtime.attributes import OF_EVERY_MODULE
@@ -126,7 +125,7 @@ _NUMBERS = frozenset((int, float, bool))
 
 
 def numbers(arguments: Sequence[Any]) -> list[float]:
-    """Return the arguments of a launch as numbers, in every launch: one loop, and the common cases without a call."""
+    """Return the arguments of a launch as numbers. It stands in every launch, so that the common cases make no call."""
     return [
         one if type(one) in _NUMBERS else one.data_ptr() if isinstance(one, torch.Tensor) else _address(one)
         for one in arguments
@@ -243,17 +242,22 @@ def plan_on(device: torch.device) -> Plan | None:
     return Plan(device.index, LIBRARY)
 
 
-class Met(NamedTuple):
+_KNOWS_GUARDS = tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 14)
+"""Whether this PyTorch's guards of tensors, which are private to it, are made as is known here."""
+
+
+class Precedent(NamedTuple):
     """A call that the kernel may serve, and what tells whether another one is like it.
 
     Attributes:
+        needs_gradient: whether its result belongs to an autograd graph.
         objects: all attributes of the module and its submodules, and the inputs that are no tensors.
         tensors: how many there are, of inputs, parameters and buffers.
         same_tensors: whether as many others are like them in type, shape, strides, device, and in needing a gradient.
         grad: whether gradients were enabled.
     """
 
-    call: Call
+    needs_gradient: bool
     objects: list[Any]
     tensors: int
     same_tensors: Callable[..., bool]
@@ -300,13 +304,13 @@ class TunedModule(nn.Module):
         super().__init__(*arguments, **named)
         self._of_reference = frozenset(vars(self))  # and none of what a kernel keeps, which is set later
         self._trains = False
-        self._met: list[Met | None] = [None]  # copies that threads run share this list
+        self._precedent: list[Precedent | None] = [None]  # copies that threads run share this list
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Run the reference's forward, by the kernel where that can serve."""
         if named or not BY_KERNEL or torch.compiler.is_compiling():
             return self.reference_forward(*inputs, **named)
-        call = self._as_before(inputs)
+        call = self._by_precedent(inputs)
         if call is None:
             call = look_at(self, inputs)
             by_reference = call.needs_gradient and (self._trains or REDRAWS[self.training] or saves_differently())
@@ -339,34 +343,37 @@ class TunedModule(nn.Module):
     def unserved(self, reason: str) -> None:
         """Return None, which `problem` returns where the kernel cannot serve a call."""
 
-    def _as_before(self, inputs: Sequence[Any]) -> Call | None:
+    def _by_precedent(self, inputs: Sequence[Any]) -> Call | None:
         """Return a call that is like one that the kernel may serve; None where it has to be looked at.
 
         Modules have the attributes, and the call the numbers, that they had: the same objects, of which none of a
         user's own may change in place. Tensors, PyTorch's settings and its modes are compared in each call.
         """
-        (met,) = self._met
-        if met is None or torch.is_grad_enabled() != met.grad or torch._C._is_any_autocast_enabled():
+        (one,) = self._precedent
+        if one is None or torch.is_grad_enabled() != one.grad or torch._C._is_any_autocast_enabled():
             return None
-        if why_not_run() or hooks_of_all() or (met.call.needs_gradient and saves_differently()):
+        if why_not_run() or hooks_of_all() or (one.needs_gradient and saves_differently()):
             return None
         objects, given, (parameters, buffers) = _objects(self, inputs), _tensors(inputs), held(self)
-        if len(objects) != len(met.objects) or not all(map(operator.is_, objects, met.objects)):
+        if len(objects) != len(one.objects) or not all(map(operator.is_, objects, one.objects)):
             return None
         tensors = [*given, *parameters, *buffers]
-        if len(tensors) != met.tensors or not met.same_tensors(*tensors) or not settings_are_recorded():
+        if len(tensors) != one.tensors or not one.same_tensors(*tensors) or not settings_are_recorded():
             return None
-        return Call(given, parameters, buffers, None, met.call.needs_gradient)
+        return Call(given, parameters, buffers, None, one.needs_gradient)
 
     def _remember(self, inputs: Sequence[Any], call: Call) -> None:
         """Remember a call that the kernel may serve, unless a module has what may change in place."""
+        if not _KNOWS_GUARDS:
+            return
         for module in _all_modules(self):
             for name in (self._of_reference if module is self else {*vars(module)}) - OF_EVERY_MODULE:
                 if isinstance(vars(module).get(name), (list, dict, set)):
                     return
         tensors = [*call.inputs, *call.parameters, *call.buffers]
-        same_tensors = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-        self._met[0] = Met(call, _objects(self, inputs), len(tensors), same_tensors, torch.is_grad_enabled())
+        guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        objects, grad = _objects(self, inputs), torch.is_grad_enabled()
+        self._precedent[0] = Precedent(call.needs_gradient, objects, len(tensors), guards.check, grad)
 
     def _is_as_measured(self, inputs: Sequence[Any], call: Call) -> bool:
         """Return whether a call is of the problem that was measured, by a module like the one that was."""

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import symtable
 import sys
+import weakref
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_a_call_is_remembered_until_anything_of_it_changes(name: str, text_of: C
     context, _, made, inputs = loaded(name, text_of(name))
 
     def is_as_before(*given: Any) -> bool:
-        return made._as_before(given) is not None
+        return made._by_precedent(given) is not None
 
     assert not is_as_before(*inputs)
     made._remember(inputs, context["look_at"](made, inputs))
@@ -153,7 +154,12 @@ def test_a_call_is_remembered_until_anything_of_it_changes(name: str, text_of: C
         assert not is_as_before(*inputs)
         one.requires_grad_(True)
         assert is_as_before(*inputs)
-    assert pickle.loads(pickle.dumps(made._met)) == deepcopy(made._met) == [None]
+    assert pickle.loads(pickle.dumps(made._precedent)) == deepcopy(made._precedent) == [None]
+    input_of_call = first.clone()
+    made._remember((input_of_call, *rest), context["look_at"](made, (input_of_call, *rest)))
+    kept = weakref.ref(input_of_call)
+    del input_of_call
+    assert is_as_before(*inputs) and kept() is None
     made.train(not made.training)
     assert not is_as_before(*inputs)
 
@@ -170,7 +176,7 @@ def test_what_a_problem_depends_on_is_asked_again_when_it_changes(text_of: Calla
         asked.clear()
         found = []
         for _ in range(3):
-            call = made._as_before(inputs)
+            call = made._by_precedent(inputs)
             found.append(call is not None)
             if call is None:
                 call = context["look_at"](made, inputs)
