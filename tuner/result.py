@@ -111,6 +111,12 @@ class ErrorFigures:
         return _multiple(self.relative_norm, self.reference_relative_norm)
 
 
+_AS_ROUNDING = (1.1, 100.0)
+"""From how many times the tolerance to how many an error may be one of rounding."""
+_BEYOND_REFERENCE = 4.0
+"""The most that any question allows, in errors of the reference."""
+
+
 def _multiple(figure: float, reference: float) -> float:
     if figure == 0.0:
         return 0.0
@@ -132,6 +138,17 @@ class Verdict:
     tolerance: float
     errors: ErrorFigures | None = None
     reason: str = ""
+
+    @property
+    def rounds_too_far(self) -> bool:
+        """Whether what was refused is an error as rounding makes: of all that was refused for its values, one that is
+        clearly beyond the reference's own and the tolerance, and small beside the output.
+        """
+        errors = self.errors
+        if self.passed or errors is None or errors.first_wrong_index is None or errors.untouched:
+            return False
+        least, most = (multiple * self.tolerance for multiple in _AS_ROUNDING)
+        return least <= errors.max_relative <= most and errors.multiple_of_reference > _BEYOND_REFERENCE
 
     def __post_init__(self) -> None:
         # Another tuner's refusal has no stages.

@@ -110,6 +110,8 @@ class SearchSpace:
 
     Attributes:
         starts: what a study tries next after the default, each some tunables' values, where it is valid.
+        rounding: the tunables that decide how exact an answer is: a study that finds one configuration too far off by
+            rounding leaves out those that have the same values of all of these.
         names: of the tunables.
         default: the hand-picked value of every tunable, those that are inactive by default included.
     """
@@ -117,6 +119,7 @@ class SearchSpace:
     tunables: tuple[Tunable, ...]
     constraints: tuple[Constraint, ...] = ()
     starts: tuple[Mapping[str, Value], ...] = ()
+    rounding: tuple[str, ...] = ()
     names: tuple[str, ...] = field(init=False)
     default: Mapping[str, Value] = field(init=False)
 
@@ -137,6 +140,8 @@ class SearchSpace:
             self._require_known(tunable.when, names[:position], f"the condition of tunable '{tunable.name}'")
         for constraint in self.constraints:
             self._require_known(constraint.holds, names, f"constraint '{constraint.name}'")
+        for name in self.rounding:
+            self.tunable(name)
 
     @staticmethod
     def _require_known(predicate: Predicate | None, known: Sequence[str], owner: str) -> None:
@@ -446,6 +451,13 @@ class ValidSpace(Sequence[Configuration]):
             shown = " ".join(f"{name}={value}" for name, value in configuration.items())
             raise UserError(f"not a valid configuration: {shown}; name members of the space only")
         return number
+
+    def rounding_alike(self, number: int) -> npt.NDArray[np.intp]:
+        """Return the numbers of the configurations that round as one does, itself among them."""
+        columns = [position for position, name in enumerate(self.space.names) if name in self.space.rounding]
+        if not columns:
+            return np.array([number])
+        return np.flatnonzero((self.indices[:, columns] == self.indices[number, columns]).all(axis=1))
 
     def nearest(self, values: Mapping[str, Value], among: npt.NDArray[np.bool_] | None = None) -> int:
         """Return the number of the configuration that differs from the given values in the fewest tunables.

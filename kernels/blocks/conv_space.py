@@ -41,6 +41,8 @@ _WAYS = ("strict", "tf32", IM2COL_PARTS, IM2COL, "implicit_gemm", *GRAPH, "fp16"
 """Ways to convolve. The default is `im2col`; where that is none, the nearest is next, of two as near the first."""
 _STRICT = ("strict", "graph", "direct", IM2COL_PARTS)
 """These round nothing to less than the model's own type; the last rounds so little that nobody can tell."""
+_ROUNDING = ("convolution", "convolution_layout", "benchmark", "graph_list", "graph_plan", "fast_math")
+"""The tunables that decide how exact an answer is, cuDNN's own choice of an algorithm among them."""
 
 
 def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bool) -> SearchSpace:
@@ -110,7 +112,9 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
     if not graphs:
         conditions.append(Constraint("function_is_not_for_a_graph", _is_no_graph))
     # Where the reference does not round, whatever it may do, the default is refused.
-    return SearchSpace(tunables, (*conditions, *needs), starts=({"convolution": IM2COL_PARTS},))
+    starts = ({"convolution": IM2COL_PARTS},)
+    rounding = tuple(one.name for one in tunables if one.name in _ROUNDING)
+    return SearchSpace(tunables, (*conditions, *needs), starts, rounding)
 
 
 def implicit_shared_bytes(problem: Problem, ring_rows: int, register_rows: int | None = None) -> int:

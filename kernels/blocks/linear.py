@@ -76,6 +76,8 @@ _AXES_OF_INPUTS: dict[Kind, str | tuple[str, ...]] = {
     Kind.ELEMENT: "outputs",
 }
 _VECTORS = ("weight", "bias", "running_mean", "running_var")
+_ROUNDING = ("fast_math", "fast_tanh", "normalisation")
+"""The tunables behind a product that decide how exact an answer is."""
 """The names of a BatchNorm1d's vectors."""
 
 
@@ -182,6 +184,7 @@ class Linear(Block):
                     *({**one, **{choice.name: True for choice in fast_math}} for one in products.STARTS),
                     *({**products.TILES, "fast_math": True, choice.name: True} for choice in fast_tanh),
                 ),
+                rounding=(*products.ROUNDING, *(one for one in _ROUNDING if one in ordered)),
             ),
             axes,
             work_of_inputs if cls.other_at >= 0 else partial(_work, axes),

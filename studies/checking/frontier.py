@@ -22,7 +22,6 @@ import torch
 from torch.nn import functional
 
 from tunebench.kernels.runtime.shipped import shipped_studies
-from tunebench.kernels.shared.products import ROUNDING
 from tunebench.studies.checking.bench import CASE_SECONDS
 from tunebench.studies.request.measure import FrontierRequest
 from tunebench.studies.tuning import PRELOAD
@@ -236,14 +235,15 @@ def _known(resolved: Resolved, space: ValidSpace, mode: Mode) -> list[Configurat
 
 def classes_of(space: ValidSpace, known: Sequence[Configuration], trials: int) -> list[RoundingClass]:
     """Return the classes of a space, each with so many candidates: those nearest to known ones, then any."""
-    columns = [at for at, name in enumerate(space.space.names) if name in ROUNDING]
+    rounding = space.space.rounding
+    columns = [at for at, name in enumerate(space.space.names) if name in rounding]
     _, first, which = np.unique(space.indices[:, columns], axis=0, return_index=True, return_inverse=True)
     found, dice = [], random.Random(0)
     for number in range(len(first)):
         members = ValidSpace(space.space, space.indices[which.reshape(-1) == number])
         others = dice.sample(range(len(members)), min(trials, len(members)))
         candidates = [members[one] for one in dict.fromkeys([*map(members.nearest, known), *others])]
-        shared = {name: value for name, value in candidates[0].items() if name in ROUNDING}
+        shared = {name: value for name, value in candidates[0].items() if name in rounding}
         found.append(RoundingClass(Configuration(shared), candidates[:trials]))
     return found
 

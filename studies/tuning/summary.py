@@ -85,6 +85,8 @@ def _notes(report: StudyReport, *, verbose: bool) -> Iterator[tuple[str, str]]:
     yield "refused", f"{sum(refused.values())}" + (f" ({by_status})" if refused else "")
     for reason, count in outcome.refusals.items():
         yield f"{count}×", reason
+    if outcome.left_out:
+        yield "left out", f"{outcome.left_out} that round as refused ones do"
     if pruned := counts.get(TrialStatus.PRUNED):
         yield "given up early", f"{pruned}, hopelessly slower than the best"
     if outcome.sanitizer and report.device.kind is DeviceKind.CUDA:
@@ -148,7 +150,7 @@ def _spent(spent: Spent, *, verbose: bool) -> str:
 def report_values(report: StudyReport) -> dict[str, object]:
     """A study's report as plain values for `--json`."""
     outcome, comparison = report.outcome, report.outcome.comparison
-    figures = ("trials", "counts", "refusals", "ending", "proven", "unasked", "seconds", "lost")
+    figures = ("trials", "counts", "refusals", "ending", "proven", "unasked", "seconds", "lost", "left_out")
     concluded = ("best", "medians_ms", "missing", "trusted", "conclusive")
     return {
         **values_of(report, "kernel", "study", "problem", gpu_refusal=report.gpu_refusal or None),

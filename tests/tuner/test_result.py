@@ -51,6 +51,23 @@ def test_a_correct_trial_was_proven_and_a_failure_says_why() -> None:
         TrialResult(CONFIGURATION, TrialStatus.COMPILE)
 
 
+@pytest.mark.parametrize(
+    ("largest", "own", "is_rounding"),
+    [
+        (1.5e-3, 1e-6, True),
+        (1.05e-4, 1e-6, False),  # hardly beyond the bound: another order of sums may pass
+        (2.03e-3, 9.9e-4, False),  # the reference rounds as far
+        (0.5, 1e-6, False),  # no rounding does that
+    ],
+)
+def test_what_rounds_too_far_is_known_by_its_error(largest: float, own: float, *, is_rounding: bool) -> None:
+    figures = ErrorFigures(1.0, largest, largest / 5, own, own / 5, first_wrong_index=7)
+    assert replace(REFUSED, errors=figures).rounds_too_far == is_rounding
+    assert not REFUSED.rounds_too_far and not replace(PASSED, errors=figures).rounds_too_far
+    for other in (replace(figures, first_wrong_index=None), replace(figures, untouched=3)):
+        assert not replace(REFUSED, errors=other).rounds_too_far
+
+
 def test_the_multiple_of_the_reference() -> None:
     figures = ErrorFigures(1.0, 4e-6, 0.0, reference_max_relative=2e-6, reference_relative_norm=0.0)
     assert figures.multiple_of_reference == pytest.approx(2.0)

@@ -1,6 +1,7 @@
 """The search space: enumeration, conditions, constraints and what bad input gets."""
 
 import random
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -175,6 +176,17 @@ def test_configurations_are_equal_by_content_and_not_by_order() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert Configuration({"a": 1}) != Configuration({"a": True})
+
+
+def test_what_rounds_alike_has_the_same_values_of_what_decides_it() -> None:
+    space = SearchSpace((Tunable("product", ("exact", "parts")), Tunable("block", (64, 128)), Tunable("sums", (1, 2))))
+    valid = replace(space, rounding=("product", "sums")).enumerate()
+    number = valid.require({"product": "parts", "block": 64, "sums": 2})
+    alike = [dict(valid[one]) for one in valid.rounding_alike(number)]
+    assert alike == [{"product": "parts", "block": block, "sums": 2} for block in (64, 128)]
+    assert list(space.enumerate().rounding_alike(number)) == [number]
+    with pytest.raises(UnknownNameError, match=r"unknown tunable 'sum'; did you mean sums"):
+        replace(space, rounding=("sum",))
 
 
 def test_an_unknown_tunable_gets_the_nearest_names() -> None:

@@ -43,6 +43,8 @@ from tunebench.tuner.errors import TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.search.pool_model import PoolModel, PoolSettings
 from tunebench.tuner.space import ValidSpace
 
+ROUNDS_TOO_FAR = "rounds too far"
+"""The user attribute of a failed trial, where all that round as its configuration does would fail as it did."""
 _FIXED = "fixed_params"
 """The name under which Optuna keeps an enqueued trial's parameters, among its system attributes; see `past_trial`."""
 
@@ -75,6 +77,9 @@ class PoolSampler(BaseSampler):
     Args:
         space: the valid configurations.
         seed: any non-negative integer; None takes one from the operating system.
+
+    Attributes:
+        left_out: how many configurations are not proposed, since they round as one does that was too far off.
     """
 
     name: ClassVar[str]
@@ -94,6 +99,7 @@ class PoolSampler(BaseSampler):
         """Go back to the state before the first trial; strategies extend it with what they keep."""
         self._seen = np.zeros(len(self.space), dtype=np.bool_)
         self._unseen = len(self.space)
+        self.left_out = 0
         self._open: dict[int, int | None] = {}
         self._read = 0
 
@@ -224,6 +230,13 @@ class PoolSampler(BaseSampler):
             self._seen[number] = True
             self._unseen -= 1
 
+    def _leave_out(self, number: int) -> None:
+        """Propose nothing more that rounds as a configuration does."""
+        unseen = self._unseen
+        for alike in self.space.rounding_alike(number):
+            self._mark(int(alike))
+        self.left_out += unseen - self._unseen
+
     def _synchronise(self, study: Study) -> None:
         """Read what has happened in the study since the last call: only trials that were open then, and new ones."""
         if study.study_name != self._study_name:
@@ -248,6 +261,8 @@ class PoolSampler(BaseSampler):
         # A lost trial, or one of a configuration that is not in this space, says nothing.
         if number is not None and trial.state is not TrialState.FAIL:
             self._observe(Observation(trial.number, number, _time_of(trial)))
+            if self.learns and trial.user_attrs.get(ROUNDS_TOO_FAR):
+                self._leave_out(number)
 
     def _pending(self) -> list[int]:
         """Return the configurations being evaluated, or enqueued, by trial number."""
@@ -273,12 +288,15 @@ def quiet_study(sampler: BaseSampler | None = None) -> Study:
         logging.set_verbosity(verbosity)
 
 
-def past_trial(configuration: Configuration, state: TrialState, time_ms: float | None) -> FrozenTrial:
+def past_trial(
+    configuration: Configuration, state: TrialState, time_ms: float | None, *, rounds_too_far: bool = False
+) -> FrozenTrial:
     """Return a trial to add to a study that goes on: one that was enqueued with a configuration and is finished.
 
     Unlike one with parameters it needs no distributions, which Optuna copies and compares for every trial.
     """
-    return added_trial(state=state, value=time_ms, system_attrs={_FIXED: configuration})
+    attributes = {ROUNDS_TOO_FAR: True} if rounds_too_far else {}
+    return added_trial(state=state, value=time_ms, system_attrs={_FIXED: configuration}, user_attrs=attributes)
 
 
 class _AddedTrial(FrozenTrial):

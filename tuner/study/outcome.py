@@ -121,6 +121,7 @@ class Outcome:
         repeats: configurations that this run evaluated although another process had just recorded them; none, unless a
             claim was lost with the session of a server.
         lost: devices that this run could not go on with, and why; it went on with the others.
+        left_out: configurations that were not tried, since they round as others do that were too far off.
         seconds: of this run.
     """
 
@@ -139,3 +140,4 @@ class Outcome:
     unasked: tuple[str, ...] = ()
     repeats: int = 0
     lost: tuple[str, ...] = ()
+    left_out: int = 0

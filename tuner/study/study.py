@@ -23,7 +23,7 @@ from tunebench.tuner.gate.battery import proven
 from tunebench.tuner.gate.sanitizer import why_unwatched
 from tunebench.tuner.problem import Objective
 from tunebench.tuner.result import Baseline, Comparison, Stage, TrialResult, TrialStatus
-from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted, past_trial
+from tunebench.tuner.search.sampler import ROUNDS_TOO_FAR, PoolSampler, SpaceExhausted, past_trial
 from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.account import Account, Activity
@@ -158,6 +158,7 @@ class StudyRun:
             default_ms=self._default_ms(),
             repeats=self._repeats,
             lost=tuple(self._executor.lost),
+            left_out=self._sampler.left_out,
         )
 
     def _search(
@@ -312,8 +313,18 @@ class StudyRun:
             # Optuna's samplers pass over FAIL trials: a failure is reported as PRUNED, a hopeless time as its value.
             if cost is not None:
                 flight.trial.report(cost, step=0)
+            if result.verdict is not None and result.verdict.rounds_too_far:
+                flight.trial.set_user_attr(ROUNDS_TOO_FAR, value=True)
+                self._drop_alike(result.configuration)
             self._study.tell(flight.trial, state=TrialState.PRUNED)
         return result
+
+    def _drop_alike(self, configuration: Configuration) -> None:
+        """Drop what was asked for ahead and rounds as a configuration does that is too far off."""
+        alike = {self._space[number] for number in self._space.rounding_alike(self._space.require(configuration))}
+        for flight in [one for one in self._flying if one.evaluation is None and one.configuration in alike]:
+            self._study.tell(flight.trial, state=TrialState.FAIL)
+            self._flying.remove(flight)
 
     def _result_of(self, configuration: Configuration, building: Building, asked: Future[TrialResult]) -> TrialResult:
         """One configuration's result; that it is not built, or what the kernel's own code raises, is one, too.
@@ -530,7 +541,14 @@ class StudyRun:
             self._past.append(past)
             self._tried.add(past.configuration)
             state = TrialState.COMPLETE if past.status is TrialStatus.CORRECT else TrialState.PRUNED
-            self._study.add_trial(past_trial(past.configuration, state, self._cost(past)))
+            too_far = self._rounds_too_far(past)
+            self._study.add_trial(past_trial(past.configuration, state, self._cost(past), rounds_too_far=too_far))
+
+    def _rounds_too_far(self, past: PastTrial) -> bool:
+        if past.status is not TrialStatus.CORRECTNESS or not self._space.space.rounding:
+            return False
+        verdict = self._log.result(past.number).verdict
+        return verdict is not None and verdict.rounds_too_far
 
     def _cost(self, trial: PastTrial) -> float | None:
         """Return the figure that the search minimises, of one trial; None where it was not measured."""

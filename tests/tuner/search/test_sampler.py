@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.search.filtered import FilteredSampler
 from tunebench.tuner.search.gaussian_process import KernelPrior, PoolFeatures, Posterior, fit, prior_parameters
 from tunebench.tuner.search.pool_model import PoolModel, PoolSettings, balanced_design, log_expected_improvement
-from tunebench.tuner.search.sampler import PoolSampler, SpaceExhausted
+from tunebench.tuner.search.sampler import ROUNDS_TOO_FAR, PoolSampler, SpaceExhausted
 from tunebench.tuner.search.strategies import SAMPLERS, make_sampler
 from tunebench.tuner.search.targets import targets_of
 from tunebench.tuner.space import Constraint, SearchSpace, Tunable, ValidSpace
@@ -130,6 +131,40 @@ def test_resumes_as_if_never_interrupted(strategy: str) -> None:
     # The trial in flight when the first run ended left nothing, and the same first trials are asked for again.
     resumed.first(rebuilt, [space.default])
     assert run(resumed, rebuilt, 25) == whole[35:]
+
+
+@pytest.mark.parametrize("strategy", SAMPLERS)
+def test_what_rounds_as_a_refused_one_does_is_left_out(strategy: str) -> None:
+    space = replace(small_space().space, rounding=("grid", "hint")).enumerate()
+    sampler = make_sampler(strategy, space, seed=1)
+    study = study_with(sampler)
+
+    def ask(by: PoolSampler, of: Study) -> list[int]:
+        """Where the grid has a stride, every hint is too far off, as every configuration that is tried says."""
+        asked = []
+        while by.remaining(of):
+            trial, number = by.ask(of)
+            asked.append(number)
+            if trial.params["grid"] == "stride":
+                trial.set_user_attr(ROUNDS_TOO_FAR, value=True)
+                of.tell(trial, state=TrialState.PRUNED)
+            else:
+                of.tell(trial, time_ms(wide_space(), number))
+        return asked
+
+    asked = ask(sampler, study)
+    strided = [space[number]["hint"] for number in asked if space[number]["grid"] == "stride"]
+    one_shot = sum(one["grid"] == "one_shot" for one in space)
+    if sampler.learns:
+        assert sorted(strided) == [False, True]
+        assert len(asked) - len(strided) == one_shot and sampler.left_out == len(space) - one_shot - 2
+        again = make_sampler(strategy, space, seed=1)
+        rebuilt = study_with(again)
+        for trial in study.trials[:9]:
+            rebuilt.add_trial(trial)
+        assert ask(again, rebuilt) == asked[9:]
+    else:
+        assert len(asked) == len(space) and sampler.left_out == 0
 
 
 def test_survives_pickling() -> None:

@@ -26,7 +26,17 @@ from tunebench.tuner.errors import OutOfTimeError
 from tunebench.tuner.gate.battery import of_full_battery, proven
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import CONTROL, Baseline, Comparison, Ratio, Stage, TrialResult, TrialStatus
+from tunebench.tuner.result import (
+    CONTROL,
+    Baseline,
+    Comparison,
+    ErrorFigures,
+    Ratio,
+    Stage,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+)
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import make_sampler
 from tunebench.tuner.search.warm_start import WarmStart
@@ -88,6 +98,32 @@ def tabled(
 
 def keys(log: MemoryLog) -> list[str]:
     return [result.configuration.key for result in log.results]
+
+
+class Rounding(TableEvaluator):
+    """Refuses one variety for an error of rounding."""
+
+    def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
+        """See `LocalEvaluator.evaluate`."""
+        if configuration["variety"] != 1:
+            return super().evaluate(configuration, build, leaders)
+        errors = ErrorFigures(1.0, 1.5e-3, 3e-4, 1e-6, 1e-7, first_wrong_index=7)
+        verdict = Verdict(False, (Stage("values", False, 0.0, "off"),), 1e-4, errors, "off")
+        return TrialResult(configuration, TrialStatus.CORRECTNESS, build, verdict, message="off")
+
+
+def test_what_rounds_as_a_refused_one_does_is_not_tried(write_kernel: WriteKernel) -> None:
+    kernel, log = write_kernel().kernel, MemoryLog()
+    space = replace(kernel.space, rounding=("variety",)).enumerate(PROBLEM, CPU)
+    alike = sum(one["variety"] == 1 for one in space)
+    for trials in (3, len(space)):  # the second goes on where the first has ended
+        evaluator = Rounding(lambda one: 1.0 + space.require(one) / 100, PROBLEM, [step.name for step in ALL])
+        executor = LocalExecutor(kernel, [evaluator], BuildQueue(AtOnce()))
+        outcome = StudyRun(executor, space, make_sampler("gp", space, 3), log).run(Budget(trials))
+    refused = [one for one in log.results if one.status is TrialStatus.CORRECTNESS]
+    assert len(refused) == 1 and alike > 1 and outcome.left_out == alike - 1
+    assert len(log.results) == len(space) - outcome.left_out and outcome.ending is Ending.EXHAUSTED
+    assert not outcome.proven
 
 
 def test_the_default_comes_first_and_nothing_twice(write_kernel: WriteKernel) -> None:
