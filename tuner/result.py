@@ -111,8 +111,10 @@ class ErrorFigures:
         return _multiple(self.relative_norm, self.reference_relative_norm)
 
 
-_AS_ROUNDING = (1.1, 100.0)
-"""From how many times the tolerance to how many an error may be one of rounding."""
+_CLEARLY = 1.1
+"""The least multiple of the tolerance that another order of the same sums is not below."""
+_MOST_ROUNDING = 0.02
+"""The largest error that rounding makes, of the output's size: some of bfloat16's."""
 _BEYOND_REFERENCE = 4.0
 """The most that any question allows, in errors of the reference."""
 
@@ -147,8 +149,8 @@ class Verdict:
         errors = self.errors
         if self.passed or errors is None or errors.first_wrong_index is None or errors.untouched:
             return False
-        least, most = (multiple * self.tolerance for multiple in _AS_ROUNDING)
-        return least <= errors.max_relative <= most and errors.multiple_of_reference > _BEYOND_REFERENCE
+        is_clear = errors.max_relative >= _CLEARLY * self.tolerance
+        return is_clear and errors.max_relative <= _MOST_ROUNDING and errors.multiple_of_reference > _BEYOND_REFERENCE
 
     def __post_init__(self) -> None:
         # Another tuner's refusal has no stages.
