@@ -22,7 +22,8 @@ def dashboard(
     """Open Optuna's own dashboard on the same database, until Ctrl-C. It needs the package optuna-dashboard."""
     from tunebench.studies.display.dashboard import load_dashboard, serving
 
-    with serving(load_dashboard(), db, port) as served:
+    # Ctrl-C is the ordinary end, as soon as it serves.
+    with serving(load_dashboard(), db, port) as served, contextlib.suppress(KeyboardInterrupt):
         if served.not_kept:
             print_line(f"{served.not_kept}: what you change in the dashboard is not kept", error=True)
         if as_json:
@@ -30,6 +31,4 @@ def dashboard(
         else:
             print_line(f"{counted(served.studies)} at {served.address}, until Ctrl-C")
         sys.stdout.flush()
-        # Ctrl-C is the ordinary end.
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
+        threading.Event().wait()

@@ -35,12 +35,11 @@ def serve(
 
     if not judge:
         raise UserError("nothing to serve: give --judge")
-    with serving(make(ServeRequest, given, "serve")) as server:
+    # Ctrl-C is the ordinary end, as soon as it serves.
+    with serving(make(ServeRequest, given, "serve")) as server, contextlib.suppress(KeyboardInterrupt):
         if as_json:
             print_json({"address": server.address, "key": server.judge.key.name})
         else:
             print_line(f"the judge answers at {server.address}, signs with key {server.judge.key.name}, until Ctrl-C")
         sys.stdout.flush()
-        # Ctrl-C is the ordinary end.
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
+        threading.Event().wait()
