@@ -143,8 +143,8 @@ class Verdict:
 
     @property
     def rounds_too_far(self) -> bool:
-        """Whether what was refused is an error as rounding makes: of all that was refused for its values, one that is
-        clearly beyond the reference's own and the tolerance, and small beside the output.
+        """Whether it was refused for an error as rounding makes: clearly beyond the tolerance and the reference's own,
+        and small beside the output.
         """
         errors = self.errors
         if self.passed or errors is None or errors.first_wrong_index is None or errors.untouched:

@@ -380,8 +380,10 @@ class _Behind(torch.autograd.Function):
             return None, made, sums.sum(0).to(made.dtype) if needed[1] else None
 
         def behind(given: Sequence[torch.Tensor]) -> torch.Tensor:
-            product, *bias = given
-            return reference(product + (bias[0] - bias[0].detach()) if bias else product)
+            value = given[0]
+            for one in given[1:]:  # the bias, which is in the value
+                value = value + (one - one.detach())
+            return reference(value)
 
         tensors = (product,) if bias is None else (product, bias)
         found = differentiate(behind, tensors, needed[: len(tensors)], gradients, higher=True)

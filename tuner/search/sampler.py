@@ -232,10 +232,11 @@ class PoolSampler(BaseSampler):
 
     def _leave_out(self, number: int) -> None:
         """Propose nothing more that rounds as a configuration does."""
-        unseen = self._unseen
-        for alike in self.space.rounding_alike(number):
-            self._mark(int(alike))
-        self.left_out += unseen - self._unseen
+        alike = self.space.rounding_alike(number)
+        left_out = alike[~self._seen[alike]]
+        self._seen[left_out] = True
+        self._unseen -= len(left_out)
+        self.left_out += len(left_out)
 
     def _synchronise(self, study: Study) -> None:
         """Read what has happened in the study since the last call: only trials that were open then, and new ones."""

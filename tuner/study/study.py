@@ -321,8 +321,9 @@ class StudyRun:
 
     def _drop_alike(self, configuration: Configuration) -> None:
         """Drop what was asked for ahead and rounds as a configuration does that is too far off."""
-        alike = {self._space[number] for number in self._space.rounding_alike(self._space.require(configuration))}
-        for flight in [one for one in self._flying if one.evaluation is None and one.configuration in alike]:
+        alike = self._space.rounding_alike(self._space.require(configuration))
+        waiting = [one for one in self._flying if one.evaluation is None]
+        for flight in [one for one in waiting if self._space.require(one.configuration) in alike]:
             self._study.tell(flight.trial, state=TrialState.FAIL)
             self._flying.remove(flight)
 
