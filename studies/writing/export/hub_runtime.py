@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tunebench.studies.writing.export.runtime import numbers
+from tunebench.studies.writing.export.runtime import Kernels
 
 ops: Any = None
 
 
-class Library:
+class Library(Kernels):
     """The operators of this build, which kernel-builder registers under a name of its own."""
 
-    def launch(
-        self,
-        entry_point: str,
-        device: int,
-        extents: Sequence[int],
-        shared: int,
-        arguments: Sequence[Any],
-        *,
-        early: bool = False,
-    ) -> None:
-        """Launch on torch's current stream of a device, which is the current one; see `runtime.Library`."""
-        form = self._form(entry_point)
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        packed = form.pack(*extents, shared, stream, *numbers(arguments))
-        status = ops.launch(entry_point, [*memoryview(packed).cast("q")], early)
-        if status:
-            raise RuntimeError(f"launch of '{entry_point}' with blocks and threads {extents}: CUDA error {status}")
-
     @functools.cache  # noqa: B019 - there is one library
-    def _form(self, entry_point: str) -> struct.Struct:
-        return struct.Struct(f"8q{ops.kinds(entry_point)}")
+    def _launcher(self, entry_point: str) -> tuple[Callable[[bytes, bool], int], Callable[..., bytes]]:
+        """See `runtime.Library`."""
+
+        def launch(packed: bytes, early: bool) -> int:
+            return int(ops.launch(entry_point, [*memoryview(packed).cast("q")], early))
+
+        return launch, struct.Struct(f"8q{ops.kinds(entry_point)}").pack
 
     @functools.cache  # noqa: B019 - there is one library
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:

@@ -68,20 +68,10 @@ class Mode:
     EVAL, TRAIN, FROZEN = "eval", "train", "frozen"
 
 
-class Library:
-    """The CUDA source as nvcc builds it; no header of torch is in it, so that this takes seconds and not a minute."""
+class Kernels:
+    """The kernels of a library; `_launcher` gives what launches one, and what packs its arguments."""
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL(
-            cpp_extension.load_inline(
-                name=NAME,
-                cpp_sources=[],
-                cuda_sources=[CUDA_SOURCE],
-                extra_cuda_cflags=CUDA_FLAGS,
-                is_python_module=False,
-                no_implicit_headers=True,
-            )
-        )
+    _launcher: Any
 
     def launch(
         self,
@@ -103,6 +93,22 @@ class Library:
         status = launcher(pack(*extents, shared, stream, *numbers(arguments)), early)
         if status:
             raise RuntimeError(f"launch of '{entry_point}' with blocks and threads {extents}: CUDA error {status}")
+
+
+class Library(Kernels):
+    """The CUDA source as nvcc builds it; no header of torch is in it, so that this takes seconds and not a minute."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(
+            cpp_extension.load_inline(
+                name=NAME,
+                cpp_sources=[],
+                cuda_sources=[CUDA_SOURCE],
+                extra_cuda_cflags=CUDA_FLAGS,
+                is_python_module=False,
+                no_implicit_headers=True,
+            )
+        )
 
     @functools.cache  # noqa: B019 - there is one library
     def _launcher(self, entry_point: str) -> tuple[Any, Callable[..., bytes]]:
