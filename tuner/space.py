@@ -452,10 +452,14 @@ class ValidSpace(Sequence[Configuration]):
             raise UserError(f"not a valid configuration: {shown}; name members of the space only")
         return number
 
+    @cached_property
+    def rounding_columns(self) -> list[int]:
+        """The columns of `indices` that decide how exact an answer is."""
+        return [position for position, name in enumerate(self.space.names) if name in self.space.rounding]
+
     def rounding_alike(self, number: int) -> npt.NDArray[np.intp]:
         """Return the numbers of the configurations that round as one does, itself among them."""
-        columns = [position for position, name in enumerate(self.space.names) if name in self.space.rounding]
-        if not columns:
+        if not (columns := self.rounding_columns):
             return np.array([number])
         return np.flatnonzero((self.indices[:, columns] == self.indices[number, columns]).all(axis=1))
 

@@ -34,7 +34,7 @@ _FAST_TEXT = "exp log tanh divide sigmoid silu swish softplus logsigmoid mish ge
 _FAST = frozenset(_FAST_TEXT.split())
 """The functions of `functions.cuh` that `fast_math` makes a difference to."""
 _BY_TANH = frozenset({"tanh", "sigmoid", "silu", "swish", "mish", "gelu_tanh", "tanhshrink"})
-"""Those of them that `fast_tanh` makes a difference to."""
+"""The functions of `functions.cuh` that `fast_tanh` makes a difference to."""
 
 
 def used_names(text: str) -> list[str]:

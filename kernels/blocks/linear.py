@@ -76,9 +76,9 @@ _AXES_OF_INPUTS: dict[Kind, str | tuple[str, ...]] = {
     Kind.ELEMENT: "outputs",
 }
 _VECTORS = ("weight", "bias", "running_mean", "running_var")
+"""The names of a BatchNorm1d's vectors."""
 _ROUNDING = ("fast_math", "fast_tanh", "normalisation")
 """The tunables behind a product that decide how exact an answer is."""
-"""The names of a BatchNorm1d's vectors."""
 
 
 class Linear(Block):

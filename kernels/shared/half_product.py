@@ -58,7 +58,7 @@ def _may_round(fast_math: bool, product: str, problem: Problem) -> bool:
 
 
 FAST_TANH = Tunable("fast_tanh", (False, True), when=_may_round)
-"""Of functions that `functions.cuh` has by the device's own tanh, whose error half types round off in most outputs."""
+"""It has functions that are made of tanh use the device's own, whose error a half type rounds off in most outputs."""
 TUNABLES = (Tunable("product_band", (8, 4, 16, 1), when=multiplies_halves),)
 CONSTRAINTS = (
     Constraint("stages_of_halves_fit_shared_memory", _fits_shared_memory),

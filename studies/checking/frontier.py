@@ -235,8 +235,7 @@ def _known(resolved: Resolved, space: ValidSpace, mode: Mode) -> list[Configurat
 
 def classes_of(space: ValidSpace, known: Sequence[Configuration], trials: int) -> list[RoundingClass]:
     """Return the classes of a space, each with so many candidates: those nearest to known ones, then any."""
-    rounding = space.space.rounding
-    columns = [at for at, name in enumerate(space.space.names) if name in rounding]
+    rounding, columns = space.space.rounding, space.rounding_columns
     _, first, which = np.unique(space.indices[:, columns], axis=0, return_index=True, return_inverse=True)
     found, dice = [], random.Random(0)
     for number in range(len(first)):

@@ -313,7 +313,7 @@ class StudyRun:
             # Optuna's samplers pass over FAIL trials: a failure is reported as PRUNED, a hopeless time as its value.
             if cost is not None:
                 flight.trial.report(cost, step=0)
-            if result.verdict is not None and result.verdict.rounds_too_far:
+            if self._sampler.learns and result.verdict is not None and result.verdict.rounds_too_far:
                 flight.trial.set_user_attr(ROUNDS_TOO_FAR, value=True)
                 self._drop_alike(result.configuration)
             self._study.tell(flight.trial, state=TrialState.PRUNED)

@@ -282,10 +282,6 @@ def _all_modules(module: nn.Module) -> list[nn.Module]:
     return modules
 
 
-def _tensors(inputs: Sequence[Any]) -> list[torch.Tensor]:
-    return [one for one in inputs if isinstance(one, torch.Tensor)]
-
-
 def _objects(module: nn.Module, inputs: Sequence[Any]) -> list[Any]:
     """Return what a call depends on by identity: attributes, hooks of submodules, and inputs that are no tensors."""
     objects = [one for one in inputs if not isinstance(one, torch.Tensor)]
@@ -360,9 +356,10 @@ class TunedModule(nn.Module):
             return None
         if why_not_run() or hooks_of_all() or (one.needs_gradient and saves_differently()):
             return None
-        objects, given, (parameters, buffers) = _objects(self, inputs), _tensors(inputs), held(self)
+        objects = _objects(self, inputs)
         if len(objects) != len(one.objects) or not all(map(operator.is_, objects, one.objects)):
             return None
+        given, (parameters, buffers) = [value for value in inputs if isinstance(value, torch.Tensor)], held(self)
         tensors = [*given, *parameters, *buffers]
         if len(tensors) != one.tensors or not one.same_tensors(*tensors) or not settings_are_recorded():
             return None

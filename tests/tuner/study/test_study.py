@@ -112,6 +112,15 @@ class Rounding(TableEvaluator):
         return TrialResult(configuration, TrialStatus.CORRECTNESS, build, verdict, message="off")
 
 
+def test_an_exhaustive_search_tries_what_rounds_as_a_refused_one_does(write_kernel: WriteKernel) -> None:
+    kernel, log = write_kernel().kernel, MemoryLog()
+    space = replace(kernel.space, rounding=("variety",)).enumerate(PROBLEM, CPU)
+    evaluator = Rounding(lambda one: 1.0 + space.require(one) / 100, PROBLEM, [step.name for step in ALL])
+    executor = LocalExecutor(kernel, [evaluator], BuildQueue(AtOnce()))
+    outcome = StudyRun(executor, space, make_sampler("exhaustive", space, 3), log).run(Budget(len(space)))
+    assert len(log.results) == len(space) and outcome.left_out == 0 and outcome.proven
+
+
 def test_what_rounds_as_a_refused_one_does_is_not_tried(write_kernel: WriteKernel) -> None:
     kernel, log = write_kernel().kernel, MemoryLog()
     space = replace(kernel.space, rounding=("variety",)).enumerate(PROBLEM, CPU)
