@@ -19,7 +19,7 @@ from tunebench.kernels.runtime.decision import forget_plans
 from tunebench.kernels.runtime.policy import Policy, set_accuracy, set_policy
 from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.checking import PRELOADED
+from tunebench.studies.checking import PRELOAD
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.errors import CompilerMissingError
 from tunebench.tuner.isolation import in_order
@@ -97,7 +97,7 @@ def one_server() -> Iterator[None]:
             [
                 *(
                     "tunebench.studies.tuning.tune",
-                    *PRELOADED,
+                    *PRELOAD,
                     "tunebench.studies.checking.compare",
                     f"tunebench.studies.writing.new.{'write_new' if torch.cuda.is_available() else 'make'}",
                 ),

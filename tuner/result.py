@@ -391,7 +391,7 @@ class Comparison:
         environment: as a trial's.
         work: of one call; None where it was not recorded yet.
         energies_mj: of one call by contender, millijoules; those that were measured.
-        unasked: what the study had no time to ask of its finalists and its winner.
+        unasked: what the study had no time to ask of its winner, or before it.
     """
 
     best: Configuration

@@ -11,13 +11,16 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
 _ENDINGS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal is gone"}
 
-_WITH_WORKERS = ("tune", "sweep", "confirm", "optimize")
-"""Commands whose workers' server begins before anything else does: it takes longest to get ready."""
+_TUNING, _CHECKING = "tunebench.studies.tuning", "tunebench.studies.checking"
+_WITH_WORKERS = {"tune": _TUNING, "sweep": _TUNING, "confirm": _TUNING, "optimize": _TUNING, "check": _CHECKING}
+"""Commands whose workers' server begins before anything else does, since it takes longest to get ready; with the
+packages that name what it imports."""
 
 _GARBAGE_AFTER = 100_000
 """Number of new objects after which Python looks for garbage: imports make many and drop few."""
@@ -74,13 +77,13 @@ def _begin(arguments: Sequence[str]) -> None:
     A stream that is closed is the command's to open before anything else takes its number.
     """
     is_closed = None in (sys.stdin, sys.stdout, sys.stderr)
-    if arguments and arguments[0] in _WITH_WORKERS and "--help" not in arguments and not is_closed:
-        from tunebench.studies.tuning import PRELOAD
+    package = _WITH_WORKERS.get(arguments[0]) if arguments and "--help" not in arguments else None
+    if package is not None and not is_closed:
         from tunebench.tuner.errors import TunebenchError
         from tunebench.tuner.isolation import start_forkserver
 
         with suppress(TunebenchError, OSError):
-            start_forkserver(PRELOAD)
+            start_forkserver(import_module(package).PRELOAD)
 
 
 def _answer(number: int, frame: FrameType | None) -> None:

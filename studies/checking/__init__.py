@@ -1,6 +1,6 @@
 """The parts of `check`: requests and reports, what runs in the judge's process, reproductions, run directories."""
 
-PRELOADED = (
+PRELOAD = (
     "tunebench.studies.checking.check",
     "tunebench.studies.checking.on_file",
     "tunebench.studies.checking.on_kernel",

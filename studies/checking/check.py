@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tunebench.kernels.runtime.registry import load_model
-from tunebench.studies.checking import PRELOADED
+from tunebench.studies.checking import PRELOAD
 from tunebench.studies.checking.gpu_mode import in_kernelbench_form, is_gpu_mode
 from tunebench.studies.checking.report import CheckReport, Subject
 from tunebench.studies.checking.request import CheckRequest
@@ -152,7 +152,7 @@ def _checks(request: CheckRequest) -> list[_Check]:
         usual: Sequence[Mode] = (Mode.TRAIN,)
         files = _read(request)
     else:
-        start_forkserver(PRELOADED)
+        start_forkserver(PRELOAD)
         request = _completed(request)
         legal = usual = load_model(request.target).kernel.modes
     if request.architecture is not None:
@@ -161,7 +161,7 @@ def _checks(request: CheckRequest) -> list[_Check]:
         if mode not in legal:
             raise UnknownNameError(f"mode of {request.target}", mode, legal)
     modes = [Mode(mode) for mode in request.modes or ()]
-    start_forkserver(PRELOADED)
+    start_forkserver(PRELOAD)
     return [_Check(request, is_file, mode, files) for mode in modes or usual]
 
 

@@ -419,7 +419,7 @@ def main(place: str, seconds: float, run_here: RunHere) -> None:
     from tunebench.studies import checking, tuning
     from tunebench.tuner.isolation import TRACER, run_isolated, start_forkserver
 
-    start_forkserver([*checking.PRELOADED, *tuning.PRELOAD, TRACER])
+    start_forkserver([*checking.PRELOAD, *tuning.PRELOAD, TRACER])
     for module in _LOADED:
         import_module(module)
     run_isolated(_START_SECONDS, os.getpid)  # as soon as the server is ready, too

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -17,22 +16,13 @@ from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import WorkerError
 from tunebench.tuner.isolation import DeathError, is_from_outside
 from tunebench.tuner.kernel import Mode
-from tunebench.tuner.study.executor import Executor
+from tunebench.tuner.study.executor import Executor, in_background
 from tunebench.tuner.watched import ended
 
 
 def executor_ahead(resolved: Resolved) -> Future[Executor]:
     """Begin to make the executor of a request's first mode, while its database is opened; see `make_executor`."""
-    made: Future[Executor] = Future()
-
-    def make() -> None:
-        try:
-            made.set_result(make_executor(resolved, resolved.modes[0]))
-        except BaseException as error:  # noqa: BLE001 - it is raised where the executor is asked for
-            made.set_exception(error)
-
-    threading.Thread(target=make, name="executor", daemon=True).start()  # a command that ends does not wait for it
-    return made
+    return in_background(functools.partial(make_executor, resolved, resolved.modes[0]), "executor")
 
 
 def make_executor(resolved: Resolved, mode: Mode) -> Executor:

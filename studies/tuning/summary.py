@@ -90,7 +90,7 @@ def _notes(report: StudyReport, *, verbose: bool) -> Iterator[tuple[str, str]]:
     if pruned := counts.get(TrialStatus.PRUNED):
         yield "given up early", f"{pruned}, hopelessly slower than the best"
     if outcome.sanitizer and report.device.kind is DeviceKind.CUDA:
-        yield "sanitizer", f"compute-sanitizer on the finalists: {outcome.sanitizer}"
+        yield "sanitizer", f"compute-sanitizer on the winner: {outcome.sanitizer}"
     if outcome.confirmed:
         yield "the winner", outcome.confirmed
     if outcome.unasked:

@@ -92,7 +92,7 @@ def resolve_trial(number: int, options: Mapping[str, object], database: str | Pa
 
 
 def resolve_study(number: int, options: Mapping[str, object], database: str | Path | None = None) -> Resolved:
-    """A study to take the final rounds of, with everything that it asks of finalists.
+    """A study to take the final rounds of, with everything that it asks of a winner.
 
     Args:
         options: keys of a study file.

@@ -31,7 +31,7 @@ from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.search.sampler import PoolSampler
 from tunebench.tuner.search.strategies import find_sampler
-from tunebench.tuner.search.warm_start import WarmStart, choose_warm_starts
+from tunebench.tuner.search.warm_start import NEAR, EarlierStudy, WarmStart, choose_warm_starts
 from tunebench.tuner.space import SearchSpace, ValidSpace
 from tunebench.tuner.study.account import Account, Activity, Spent
 from tunebench.tuner.study.confirm_winner import MOST_BYTES, ConfirmWinner
@@ -240,16 +240,16 @@ def _warm_starts(
     named = _valid(request.start, sampler.space, NAMED)
     if not sampler.learns:
         return named
-    known = {sampler.space[sampler.space.default], *(one.configuration for one in named)}
-    own = _valid(resolved.space.starts, sampler.space, OWN)
-    named = (*named, *(one for one in own if one.configuration not in known))
-    if request.fresh:
-        return named
-    shipped = shipped_studies(resolved.kernel, description.problem, description.device)
-    earlier = [*earlier_studies(database, description), *shipped]
-    found = choose_warm_starts(sampler.space, sorted(earlier, key=lambda study: study.distance))
-    begun_with = {one.configuration for one in named}
-    return (*named, *(one for one in found if one.configuration not in begun_with))
+    own, earlier = _valid(resolved.space.starts, sampler.space, OWN), list[EarlierStudy]()
+    if not request.fresh:
+        shipped = shipped_studies(resolved.kernel, description.problem, description.device)
+        earlier = sorted([*earlier_studies(database, description), *shipped], key=lambda study: study.distance)
+    found = choose_warm_starts(sampler.space, earlier)
+    near = found[: bool(earlier) and earlier[0].distance <= NEAR]
+    default, chosen = sampler.space[sampler.space.default], dict[Configuration, WarmStart]()
+    for one in (*named, *near, *(one for one in own if one.configuration != default), *found):
+        chosen.setdefault(one.configuration, one)
+    return tuple(chosen.values())
 
 
 def _valid(starts: Iterable[Mapping[str, Value]], space: ValidSpace, origin: str) -> tuple[WarmStart, ...]:

@@ -10,7 +10,6 @@ actor (where Ray is installed), and the CPU seconds of NVRTC for a variant.
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 import time
@@ -35,7 +34,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import any_gpu
 from tunebench.tuner.isolation import IsolatedProcess
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Comparison, Stage, TrialResult
+from tunebench.tuner.result import Comparison, TrialResult
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.space import SearchSpace, Tunable
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
@@ -61,11 +60,6 @@ class Answers:
         result = _result(0, sum(int(value) ** 2 for value in configuration.values()))
         return replace(result, configuration=configuration, build=build)
 
-    def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
-        """The search is over."""
-        del finalists, seconds
-        raise KeyboardInterrupt
-
     def compare(
         self,
         finalists: Sequence[Finalist],
@@ -73,8 +67,9 @@ class Answers:
         leader: Configuration,
         seconds: float | None = None,
     ) -> Comparison:
-        """See `LocalEvaluator.compare`."""
-        raise NotImplementedError
+        """The search is over."""
+        del finalists, default, leader, seconds
+        raise KeyboardInterrupt
 
     def kill(self) -> None:
         """Nothing runs."""

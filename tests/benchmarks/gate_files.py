@@ -35,7 +35,7 @@ from tests.gate_files.here import report_here
 from tests.gate_files.known_disagreements import KNOWN_DISAGREEMENTS
 
 import tunebench
-from tunebench.studies.checking import PRELOADED
+from tunebench.studies.checking import PRELOAD
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.draw import Draw
@@ -341,7 +341,7 @@ def main(
     how = judge_here if here else judge_together if together else judge
     draw = Draw.fresh() if seed is None else Draw(seed)
     print(f"seed {draw.seed}", file=sys.stderr)
-    start_forkserver(PRELOADED)  # for those that are judged together
+    start_forkserver(PRELOAD)  # for those that are judged together
 
     def one(file: GateFile) -> Judged:
         with tempfile.TemporaryDirectory(prefix="gate-file-") as folder:

@@ -7,7 +7,6 @@ evaluated at the same time, and the best found.
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import random
 import tempfile
@@ -29,7 +28,7 @@ from tunebench.tuner.build import Build
 from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.result import Stage, TrialResult
+from tunebench.tuner.result import Comparison, TrialResult
 from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
@@ -50,9 +49,15 @@ class Waiting(TableEvaluator):
         time.sleep(self._seconds * random.lognormvariate(0, 0.5))
         return super().evaluate(configuration, build, leaders)
 
-    def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
-        """See `LocalEvaluator.sanitize`."""
-        del finalists, seconds
+    def compare(
+        self,
+        finalists: Sequence[Finalist],
+        default: Finalist | None,
+        leader: Configuration,
+        seconds: float | None = None,
+    ) -> Comparison:
+        """See `LocalEvaluator.compare`."""
+        del finalists, default, leader, seconds
         raise KeyboardInterrupt  # the search is over
 
 

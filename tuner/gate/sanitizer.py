@@ -11,7 +11,7 @@ import pickle
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
 
@@ -87,10 +87,6 @@ class LaunchInspection:
     def within(self, seconds: float) -> LaunchInspection:
         """These launches, to be over within so many seconds."""
         return replace(self, ends=time.monotonic() + seconds)
-
-    def with_those_of(self, others: Iterable[LaunchInspection]) -> LaunchInspection:
-        """These launches and then others of the same kernel on the same device."""
-        return replace(self, launches=sum((other.launches for other in others), self.launches))
 
     def _concerns(self, tool: str, launch: Launch) -> bool:
         return tool != "racecheck" or launch.entry_point not in self.bulk_copies

@@ -24,6 +24,9 @@ MOST_WARM_STARTS = 8
 _GOOD = 1.5
 """A configuration is worth beginning with if its time was within so many times its study's best."""
 
+NEAR = 1.0
+"""The distance up to which a study's best is tried before what the kernel names: of the same problem elsewhere, say."""
+
 _APART = 3
 """Number of tunables that two warm-start configurations differ in, as long as there are such."""
 

@@ -317,14 +317,33 @@ class LocalEvaluator:
         """Return the whole forward under a configuration, without its gradients."""
         return self._call(self._plan(*finalist))
 
-    def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
-        """Run each finalist's launches under compute-sanitizer, where it is installed.
+    def prove(self, finalist: Finalist) -> Stage | None:
+        """Put a configuration that was right through the full battery; return the stage that refuses it.
+
+        Raises:
+            DeviceLostError: it left the device unusable for this process.
+        """
+        self._make_room()
+        try:
+            prepare = pinned(self._subject.model, self._plan(*finalist))
+            with self._own_code():
+                verdict = self._quick.check(prepare, StageLog())
+                if verdict.passed:
+                    verdict = self._prove(*finalist, verdict)
+        except (LaunchError, RuntimeError, UsersCodeError) as error:
+            self._require_alive(error)
+            return Stage("run", False, 0.0, str(error))
+        finally:
+            self._subject.model.pin(None)
+        return next((stage for stage in verdict.stages if not stage.passed), None)
+
+    def sanitize(self, finalist: Finalist, seconds: float = math.inf) -> Stage:
+        """Run a finalist's launches under compute-sanitizer, where it is installed.
 
         Raises:
             OutOfTimeError: it has not ended within so many seconds.
         """
-        harnesses = [Harness(self._subject.answers, self._contender(*finalist)) for finalist in finalists]
-        return sanitize(harnesses, seconds)
+        return sanitize(Harness(self._subject.answers, self._contender(*finalist)), seconds)
 
     def _prove(self, configuration: Configuration, build: Build, verdict: Verdict) -> Verdict:
         """The same verdict with the stages of the full battery."""

@@ -26,6 +26,20 @@ Answer = TypeVar("Answer")
 _CLOSE_SECONDS = 10.0
 
 
+def in_background(function: Callable[[], Answer], name: str) -> Future[Answer]:
+    """Run a function in a thread for which nothing that ends waits; what it raises is raised where it is asked for."""
+    future: Future[Answer] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - see above
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
 class Building(Protocol):
     """A build under way."""
 

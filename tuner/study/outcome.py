@@ -44,10 +44,9 @@ class Ending(enum.StrEnum):
 class Phase(enum.StrEnum):
     """The phases of a study once its search is over."""
 
-    PROVING = "putting the finalists through the full gate"
     COMPILING = "having torch.compile compile the reference, to compare with that as well"
     COMPARING = "timing the finalists again, in interleaved rounds with the reference and the default"
-    CONFIRMING = "judging the winner once more, with its reference and the judge in other processes"
+    CONFIRMING = "putting the winner through the rest of the gate, and before a judge in another process"
 
 
 def told(result: TrialResult) -> str:
@@ -114,7 +113,7 @@ class Outcome:
         comparison: None where nothing was correct or the run was cut short.
         proven: every valid configuration has been measured, so the best is the best there is.
         refusals: the first line of each kind of failure and how often it came, in this run.
-        sanitizer: what compute-sanitizer was asked about the finalists, or why it was not; empty without finalists.
+        sanitizer: what compute-sanitizer was asked about the winner, or why it was not; empty without a winner.
         default_ms: the default configuration's median among the trials; None where there is none.
         confirmed: what the winner was asked across the gate's boundary, or why it was not; empty without a winner.
         unasked: what there was no time for; `tunebench confirm` asks it.

@@ -6,9 +6,10 @@ search; what does not fit in the rest is not asked, and the study says so.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from tunebench.tuner.gate.battery import of_full_battery
 from tunebench.tuner.result import TrialResult
@@ -21,7 +22,10 @@ AFTER = 0.45
 """The largest share of a run's seconds that is kept for what comes after the search."""
 
 ROUNDS = 0.15
-"""The share of a run's seconds that is kept for the final rounds, within their own limit."""
+"""The largest share of a run's seconds that is kept for the final rounds, within their own limit."""
+
+LIKELY_ROUNDS = 100
+"""The number of rounds for which time is kept: most comparisons end after fewer."""
 
 COMPILED_SECONDS = 30.0
 """A study whose reference torch.compile may compile for so long does that without being asked to."""
@@ -33,7 +37,7 @@ MOST_COMPILE_SECONDS = 90.0
 """Upper limit of compiling a reference, where so much is left: what takes longer has no part in the final rounds."""
 
 SANITIZER_SECONDS = 2.0
-"""The assumed cost of compute-sanitizer for all finalists, most of which is its start; what takes longer is ended."""
+"""The assumed cost of compute-sanitizer, most of which is its start; what takes longer is ended."""
 
 _LATER = 0.25
 """The assumed share of the first full battery's seconds that another takes, which finds the reference's answers."""
@@ -60,7 +64,7 @@ class Plan:
     Args:
         seconds: of the run, all that it does included; None for no limit, and less than 0 where it begins too late.
         prepared: that its worker took to get ready.
-        finalists: that are put through the full battery at the end, at most.
+        contenders: how many take part in the final rounds.
         compiled: see `Budget`.
         sanitized: compute-sanitizer is there for the device.
         clock: seconds since whenever.
@@ -71,7 +75,7 @@ class Plan:
         seconds: float | None = None,
         prepared: float = 0.0,
         *,
-        finalists: int = 0,
+        contenders: int = 0,
         compiled: bool = False,
         sanitized: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -80,15 +84,14 @@ class Plan:
         self._clock = clock
         self._ends = float("inf") if seconds is None else clock() + seconds + SLACK_SECONDS
         self._prepared = prepared
-        self._finalists = finalists
         self.compiles = compiled
-        self._others = sanitized * SANITIZER_SECONDS
+        self._watched = sanitized * SANITIZER_SECONDS
+        self._contenders = contenders
+        self._best_ms = math.inf
         self._trials: list[float] = []
         self._full: list[float] = []
         self.last_check = _PROCESSES * prepared + _PROCESSES_SECONDS
         """Seconds of the winner's last check."""
-        self.is_checked = False
-        """Whether the likely winner has been checked already, so that no time is kept for it."""
 
     @property
     def is_limited(self) -> bool:
@@ -107,25 +110,30 @@ class Plan:
 
     @property
     def evaluation(self) -> float:
-        """Seconds that a configuration begun now may take: half of what is kept for afterwards is not for it."""
-        return max(0.0, self.left - self._after / 2)
+        """Seconds that a configuration begun now may take: those of another worker and of the rounds are not for it."""
+        return max(0.0, self.left - self._prepared - self.rounds - _ROUNDS_SECONDS)
 
     @property
     def proof(self) -> float:
-        """Seconds of putting another finalist through the full battery."""
+        """Seconds of putting another configuration through the full battery."""
         later = self._full[1:] or [_LATER * one for one in self._full]
         return _typical(self._trials) + _typical(later)
 
     @property
     def rounds(self) -> float:
         """Seconds that are kept for the final rounds."""
-        return 0.0 if self._seconds is None else min(ROUNDS * self._seconds, most_seconds())
+        if self._seconds is None:
+            return 0.0
+        likely = _ROUNDS_SECONDS + LIKELY_ROUNDS * _seconds_of_round([self._best_ms] * self._contenders)
+        return min(likely, ROUNDS * self._seconds, most_seconds())
 
     def learn(self, result: TrialResult) -> None:
         """Take in what a configuration has cost.
 
         Only the first one waits for the whole of its build; those of others run ahead.
         """
+        if result.measurement is not None:
+            self._best_ms = min(self._best_ms, result.measurement.median_ms)
         stages = result.verdict.stages if result.verdict else ()
         full = sum(stage.seconds for stage in stages if of_full_battery(stage.name))
         self._full += [full] if full else []
@@ -136,9 +144,10 @@ class Plan:
         """Keep the time for another worker, since one was killed with what it evaluated."""
         self._ends -= self._prepared
 
-    def has_room(self, seconds: float) -> bool:
-        """Whether something that takes so long leaves the rounds and the last check their time."""
-        return self.left_before_the_end >= seconds + self.rounds
+    @property
+    def can_prove(self) -> bool:
+        """Whether the rounds and the proof of whoever wins them have time."""
+        return self.left >= self.rounds + self.proof
 
     @property
     def compile_seconds(self) -> float:
@@ -148,25 +157,28 @@ class Plan:
 
     @property
     def left_before_the_end(self) -> float:
-        """Seconds until the winner's last check has to begin."""
-        return self.left - (0.0 if self.is_checked else self.last_check)
+        """Seconds until the winner has to be proven and, beside that, judged once more."""
+        return self.left - max(self.last_check, self.proof)
 
-    def round_seconds(self, medians_ms: Iterable[float]) -> float | None:
+    def round_seconds(self, medians_ms: Sequence[float]) -> float | None:
         """Return the limit of the final rounds; None where not even the first look at them has time.
 
         Args:
             medians_ms: of all that takes part.
         """
-        one = _CALLS_OF_A_ROUND * sum(medians_ms) / 1e3
-        if self.left < LOOKS[0] * one + _ROUNDS_SECONDS:
+        if self.left < LOOKS[0] * _seconds_of_round(medians_ms) + _ROUNDS_SECONDS:
             return None
         return min(most_seconds(), max(0.0, self.left_before_the_end - _ROUNDS_SECONDS))
 
     @property
     def _after(self) -> float:
         """Seconds that are kept for what comes after the search."""
-        after = self._finalists * self.proof + self._others + self.rounds + self.last_check
+        after = self.rounds + max(self.last_check, self.proof + self._watched)
         return 0.0 if self._seconds is None else min(after, AFTER * self._seconds)
+
+
+def _seconds_of_round(medians_ms: Sequence[float]) -> float:
+    return _CALLS_OF_A_ROUND * sum(medians_ms) / 1e3
 
 
 def _typical(seconds: Sequence[float]) -> float:

@@ -11,8 +11,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
+from functools import partial
 
 import optuna
 from optuna.trial import TrialState
@@ -28,7 +29,7 @@ from tunebench.tuner.search.warm_start import WarmStart
 from tunebench.tuner.space import ValidSpace
 from tunebench.tuner.study.account import Account, Activity
 from tunebench.tuner.study.evaluate import Finalist, Leaders
-from tunebench.tuner.study.executor import Building, Executor
+from tunebench.tuner.study.executor import Building, Executor, in_background
 from tunebench.tuner.study.history import PastTrial, TrialLog
 from tunebench.tuner.study.outcome import Budget, Ending, Outcome, Phase, Progress, not_built, told
 from tunebench.tuner.study.pending import Pending
@@ -41,6 +42,9 @@ FINALISTS = 5
 
 _BASELINES = 3
 """The reference, a copy and the default's second copy take part in the final rounds too."""
+
+_WATCHED = "the winner under compute-sanitizer"
+"""A question that there may be no time for."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -60,7 +64,7 @@ class StudyRun:
 
     Args:
         warm_starts: what to try after the default, before the strategy's own proposals.
-        confirm: judges the winner once more; where it refuses, another finalist wins.
+        confirm: judges the winner where its own code cannot reach; where it refuses, another finalist wins.
         account: is charged with what the run does.
         clock: seconds since whenever.
     """
@@ -97,9 +101,7 @@ class StudyRun:
         self._sanitizer = ""
         self._confirmed = ""
         self._uncompiled: str | None = None  # why torch.compile has no part; None until it was asked
-        self._checked: dict[Configuration, Stage] = {}
         self._plan = Plan()
-        self._aside: set[Configuration] = set()
         self._unasked: list[str] = []
         self._started = self._clock()
 
@@ -114,7 +116,7 @@ class StudyRun:
         self._plan = Plan(
             budget.seconds,
             sum(self._executor.first.prepared.values()),
-            finalists=FINALISTS,
+            contenders=FINALISTS + _BASELINES,
             compiled=budget.compiled,
             sanitized=self._sanitizes,
             clock=self._clock,
@@ -347,35 +349,21 @@ class StudyRun:
     def _conclude(self, report: Callable[[Phase], None]) -> Comparison | None:
         # Other processes' last trials, and what their final comparisons have refused.
         self._past = list(self._log.past())
-        sane: dict[Configuration, Finalist] = {}
-        while True:
-            comparison = self._compare(sane, report)
-            if comparison is None:
-                return None
-            if self._confirms(sane[comparison.best], report):
+        while (compared := self._compare(report)) is not None:
+            comparison, winner = compared
+            if self._stands(winner, report):
                 comparison = replace(comparison, unasked=tuple(self._unasked))
                 self._log.conclude(comparison)
                 return comparison
+        return None
 
-    def _compare(self, sane: dict[Configuration, Finalist], report: Callable[[Phase], None]) -> Comparison | None:
-        """Time the finalists again; None where there is none, or no time.
-
-        Args:
-            sane: finalists that stand, to which those that are asked now are added.
-        """
-        report(Phase.PROVING)
-        # A refusal makes room among the finalists for others, until all of them stand.
-        while unasked := [trial for trial in self._contenders() if trial.configuration not in sane]:
-            finalists = [self._built(one.configuration) for one in unasked if self._proves(one)]
-            sane |= {finalist.configuration: finalist for finalist in self._sane(finalists)}
+    def _compare(self, report: Callable[[Phase], None]) -> tuple[Comparison, Finalist] | None:
+        """Time the finalists again, and name the winner; None where there is none, or no time."""
         ranked = self._contenders()
-        if self._aside:
-            self._leave_out(f"the full battery of {len(self._aside)} finalists, which are not in the final rounds")
-        contenders = [sane[trial.configuration] for trial in ranked]
-        if not contenders:
+        if not ranked:
             return None
-        default = self._space[self._space.default]
-        baseline = next((finalist for finalist in contenders if finalist.configuration == default), None)
+        contenders = {trial.configuration: self._built(trial.configuration) for trial in ranked}
+        baseline = contenders.get(self._space[self._space.default])
         leader = min(ranked, key=lambda trial: trial.cost(self._objective))
         baselines = [ranked[-1].median_ms or 0.0] * _BASELINES
         why_uncompiled = self._compile(report)
@@ -385,11 +373,11 @@ class StudyRun:
             return None
         report(Phase.COMPARING)
         with self._account.phase(Activity.ROUNDS):
-            others = [one for one in contenders if one is not baseline]
+            others = [one for one in contenders.values() if one is not baseline]
             comparison = self._executor.first.compare(others, baseline, leader.configuration, seconds)
-        if not why_uncompiled or Baseline.COMPILED in comparison.speedups:
-            return comparison
-        return replace(comparison, missing={Baseline.COMPILED: why_uncompiled})
+        if why_uncompiled and Baseline.COMPILED not in comparison.speedups:
+            comparison = replace(comparison, missing={Baseline.COMPILED: why_uncompiled})
+        return comparison, contenders[comparison.best]
 
     def _compile(self, report: Callable[[Phase], None]) -> str:
         """Have torch compile the reference where that is asked for; return why it is not among the baselines then.
@@ -406,22 +394,29 @@ class StudyRun:
             self._uncompiled = self._executor.first.compile(seconds)
         return self._uncompiled
 
-    def _confirms(self, winner: Finalist, report: Callable[[Phase], None]) -> bool:
-        """Whether the winner stands where its own code cannot reach; where not it is refused, and another one wins."""
-        if self._confirm is None:
-            return True
-        if winner.configuration not in self._checked:
-            if self._plan.left < self._plan.last_check:
-                self._leave_out("the winner across the gate's boundary")
-                return True
-            report(Phase.CONFIRMING)
+    def _stands(self, winner: Finalist, report: Callable[[Phase], None]) -> bool:
+        """Whether the winner passes what nobody times, side by side; where not it is refused, and another one wins."""
+        report(Phase.CONFIRMING)
+        check = self._begin_last_check(winner)
+        refusals = [self._proof(winner) or self._watched(winner)]
+        if check is not None:
             with self._account.phase(Activity.BOUNDARY):
-                self._checked[winner.configuration] = self._executor.run(self._confirm, winner)
-        stage = self._checked[winner.configuration]
-        if not stage.passed:
-            self._refuse(winner.configuration, stage)
-        self._confirmed = stage.detail
-        return stage.passed
+                checked = check.result()
+            self._confirmed = checked.detail
+            refusals.append(None if checked.passed else checked)
+        refused = next(filter(None, refusals), None)
+        if refused is not None:
+            self._refuse(winner.configuration, refused)
+        return refused is None
+
+    def _begin_last_check(self, winner: Finalist) -> Future[Stage] | None:
+        """Begin to judge the winner where its own code cannot reach; None where there is no time for that."""
+        if self._confirm is None:
+            return None
+        if self._plan.left < self._plan.last_check:
+            self._leave_out("the winner across the gate's boundary")
+            return None
+        return in_background(partial(self._executor.run, self._confirm, winner), "last check")
 
     def _leave_out(self, question: str) -> None:
         """Note a question that there is no time for, once."""
@@ -429,73 +424,51 @@ class StudyRun:
             self._unasked.append(question)
 
     def _contenders(self) -> list[PastTrial]:
-        """Return the trials to time again, the simplest first, and the default's last, where it is correct."""
+        """Return the trials to time again, the simplest first, and the default's last, where it is correct.
+
+        Those that are not proven are left out where there is no time to prove a winner.
+        """
         ranked = {trial.configuration: trial for trial in self._ranked()}
         default = self._space[self._space.default]
         finalists = self._space.simplest_first(list(ranked)[:FINALISTS])
         ordered = [one for one in finalists if one != default] + [default] * (default in ranked)
-        return [ranked[one] for one in ordered if one not in self._aside]
+        contenders = [ranked[one] for one in ordered]
+        if self._plan.can_prove:
+            return contenders
+        known = [trial for trial in contenders if self._is_proven(trial)]
+        if len(known) < len(contenders):
+            self._leave_out(
+                f"the full battery of {len(contenders) - len(known)} finalists: they are in no final rounds"
+            )
+        return known
 
-    def _proves(self, trial: PastTrial) -> bool:
-        """Whether a trial is proven; one that was not when it was recorded is put through the battery now.
-
-        Where there is no time for that, it is set aside.
-        """
+    def _is_proven(self, trial: PastTrial) -> bool:
         verdict = self._log.result(trial.number).verdict
-        if verdict is not None and proven(verdict):
-            return True
-        if not self._plan.has_room(self._plan.proof):
-            self._aside.add(trial.configuration)
-            return False
-        configuration, building = trial.configuration, self._executor.build(trial.configuration)
-        with self._account.phase(Activity.HANDOVER):
-            again = self._result_of(configuration, building, self._executor.begin(configuration, building))
-        self._account.evaluated(again, 1)
-        if again.status.timed:
-            return True
-        stages = again.verdict.stages if again.verdict else ()
-        died = Stage(again.status.value, False, 0.0, again.message)
-        self._refuse(trial.configuration, next((stage for stage in stages if not stage.passed), died))
-        return False
+        return verdict is not None and proven(verdict)
 
-    def _sane(self, finalists: Sequence[Finalist]) -> list[Finalist]:
-        """Return the finalists in which compute-sanitizer, where it is installed, finds nothing; refuse the others."""
-        if not finalists:
-            return []
-        if not self._sanitizes:
-            return self._told_of(finalists, self._executor.first.sanitize(finalists))
-        if not self._plan.has_room(SANITIZER_SECONDS):
-            self._leave_out("compute-sanitizer on the finalists")
-            return list(finalists)
-        with ThreadPoolExecutor(1) as beside:
-            check = beside.submit(self._check_leader, finalists)
-            try:
-                with self._account.phase(Activity.SANITIZER):
-                    seconds = self._plan.left_before_the_end - self._plan.rounds
-                    stages = self._executor.first.sanitize(finalists, seconds)
-            except OutOfTimeError:
-                self._leave_out("compute-sanitizer on the finalists")
-                return list(finalists)
-            finally:
-                with self._account.phase(Activity.BOUNDARY):
-                    check.result()
-        return self._told_of(finalists, stages)
+    def _proof(self, winner: Finalist) -> Stage | None:
+        """Put a winner that was not proven when it was recorded through the full battery; return what refuses it."""
+        trial = next(one for one in self._past if one.configuration == winner.configuration)
+        if self._is_proven(trial):
+            return None
+        with self._account.phase(Activity.FULL):
+            return self._executor.first.prove(winner)
 
-    def _check_leader(self, finalists: Sequence[Finalist]) -> None:
-        """Put who leads through the winner's last check, beside what else nobody times."""
-        leader = next((one for one in finalists if one.configuration == self._ranked()[0].configuration), None)
-        if leader is not None and self._confirm is not None and self._plan.has_room(0.0):
-            self._checked[leader.configuration] = self._executor.run(self._confirm, leader)
-            self._plan.is_checked = True
-
-    def _told_of(self, finalists: Sequence[Finalist], stages: Sequence[Stage]) -> list[Finalist]:
-        """Return the finalists whose stage has passed; refuse the others."""
-        for (configuration, _), stage in zip(finalists, stages, strict=True):
-            if not stage.passed:
-                self._refuse(configuration, stage)
-        asked = (stage.detail for stage in stages if stage.passed)
-        self._sanitizer = next(asked, self._sanitizer or "nothing passed")
-        return [finalist for finalist, stage in zip(finalists, stages, strict=True) if stage.passed]
+    def _watched(self, winner: Finalist) -> Stage | None:
+        """Run the winner under compute-sanitizer, where it is installed; return what refuses it."""
+        if self._sanitizes and self._plan.left < SANITIZER_SECONDS:
+            self._leave_out(_WATCHED)
+            return None
+        try:
+            with self._account.phase(Activity.SANITIZER):
+                stage = self._executor.first.sanitize(winner, self._plan.left)
+        except OutOfTimeError:
+            self._leave_out(_WATCHED)
+            return None
+        if not stage.passed:
+            return stage
+        self._sanitizer = stage.detail
+        return None
 
     @property
     def _sanitizes(self) -> bool:

@@ -213,7 +213,20 @@ class WorkerEvaluator:
             self.process.ask(_LONGEST_WAIT_SECONDS, _take_device, self._lock, shared, listen=say_on_stderr)
         return self.process.ask(seconds, function, *arguments, first=first, listen=listen)
 
-    def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
+    def prove(self, finalist: Finalist) -> Stage | None:
+        """See `LocalEvaluator.prove`; that the worker dies refuses it, too.
+
+        Raises:
+            WorkerError: a new worker does not come up.
+        """
+        try:
+            return self._ask(None, LocalEvaluator.prove, finalist, shared=True)
+        except LostError:
+            raise
+        except DeathError as death:
+            return Stage("process", False, 0.0, str(death))
+
+    def sanitize(self, finalist: Finalist, seconds: float = math.inf) -> Stage:
         """See `LocalEvaluator.sanitize`.
 
         Raises:
@@ -221,9 +234,9 @@ class WorkerEvaluator:
             WorkerError: the worker died or hung.
         """
         try:
-            return self._ask(PREPARE_SECONDS, LocalEvaluator.sanitize, list(finalists), seconds, shared=True)
+            return self._ask(PREPARE_SECONDS, LocalEvaluator.sanitize, finalist, seconds, shared=True)
         except DeathError as death:
-            raise WorkerError(f"compute-sanitizer on the finalists failed: {death}") from death
+            raise WorkerError(f"compute-sanitizer on the winner failed: {death}") from death
 
     def compile(self, seconds: float = PREPARE_SECONDS) -> str:
         """See `LocalEvaluator.compile`."""

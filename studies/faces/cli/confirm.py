@@ -20,7 +20,7 @@ def confirm(
     verbose: options.VerboseOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Ask what a study had no time for: the whole gate of its finalists, all final rounds, the winner's last check.
+    """Ask what a study had no time for: all final rounds, compute-sanitizer on the winner, and its last check.
 
     Nothing more is searched. A study of 'tune --seconds' says what it has not asked.
     """

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -67,22 +66,10 @@ def run() -> int:
 
 
 def _run_command() -> int:
-    _start_early(sys.argv[1:])
-
     from tunebench.studies.faces.cli import app
 
     ending = typer.main.get_command(app).main(prog_name="tunebench", standalone_mode=False)
     return ending if isinstance(ending, int) else 0
-
-
-def _start_early(arguments: Sequence[str]) -> None:
-    """Have torch imported by the server of a check's processes, while this process imports the command line."""
-    if arguments[:1] != ["check"] or "--help" in arguments:
-        return
-    from tunebench.studies.checking import PRELOADED
-    from tunebench.tuner.isolation import start_forkserver
-
-    start_forkserver(PRELOADED)
 
 
 def _say(message: str, code: int) -> int:

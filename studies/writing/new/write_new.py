@@ -20,7 +20,7 @@ from tunebench.tuner.scratch import scratch
 from tunebench.tuner.watched import load_seconds
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-PRELOADED = (__name__, TRACER)
+PRELOAD = (__name__, TRACER)
 _LOADS = 1.5
 """Limit of all that runs the problem's own code, in times of what a user's files may take to load and answer once."""
 
@@ -43,7 +43,7 @@ def write_new(folder: Path, problem: Path | None = None, block: str | None = Non
     if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder} is there already: name a folder that is not")
     text = SAMPLES[block or "pointwise"].reference if problem is None else read_text(problem)
-    start_forkserver(PRELOADED)
+    start_forkserver(PRELOAD)
     with scratch() as place:
         try:
             seconds = _LOADS * load_seconds()

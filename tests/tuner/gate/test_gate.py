@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from sample_kernel import WriteKernel
 import tunebench.kernels
 from tunebench.kernels.runtime.registry import import_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.tuner.build import Build
 from tunebench.tuner.compile.building import BuildQueue
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import LaunchError
 from tunebench.tuner.gate.battery import STEPS, Depth, run_battery
@@ -33,9 +36,9 @@ from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.stages.callers import gradients, training
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.problem import Objective
-from tunebench.tuner.result import Stage, TrialStatus, Verdict
+from tunebench.tuner.result import Stage, TrialResult, TrialStatus, Verdict
 from tunebench.tuner.search.strategies import make_sampler
-from tunebench.tuner.study.evaluate import LocalEvaluator
+from tunebench.tuner.study.evaluate import NOBODY, Leaders, LocalEvaluator
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.outcome import Budget
 from tunebench.tuner.study.study import StudyRun
@@ -199,18 +202,24 @@ def test_consulting_leaves_the_reference_as_it_was(write_kernel: WriteKernel) ->
 
 
 @pytest.mark.slow
-def test_a_refused_finalist_is_a_row_and_never_leads(make: Make) -> None:
+def test_a_refused_leader_is_a_row_and_never_leads(make: Make) -> None:
     """Right at the tuned size, wrong elsewhere: only the full battery tells, and the row of who would lead says so."""
+
+    class Leading(LocalEvaluator):
+        """Takes everything for a leader, whatever its time is."""
+
+        def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
+            return super().evaluate(configuration, build, replace(leaders, finalist_ms=None))
+
     tail = {"source": {"i < n;": "i < (variety == 1 ? n / 4 * 4 : n);"}}
     factory = make("weigh", tail)
     kernel = factory.kernel
     subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
-    # Few enough for all to be finalists, whatever their times are.
     space = kernel.space.restrict({"block_size": [64], "blocks": [1, 2]}).enumerate(subject.problem, CPU)
     log = MemoryLog()
     compiler = compiler_for(CPU)
     sampler = make_sampler("exhaustive", space, 0)
-    executor = LocalExecutor(kernel, [LocalEvaluator(subject, compiler)], BuildQueue(compiler))
+    executor = LocalExecutor(kernel, [Leading(subject, compiler)], BuildQueue(compiler))
     outcome = StudyRun(executor, space, sampler, log).run(Budget(len(space)))
     refused = [result for result in log.results if result.status is TrialStatus.CORRECTNESS]
     assert len(space) == 6 and refused

@@ -338,8 +338,8 @@ def test_progress_counts_up_to_the_plan(write_kernel: WriteKernel) -> None:
     tabled(write_kernel(), MemoryLog(), trials=5, report=seen.append)
     assert [(progress.done, progress.phase) for progress in seen] == [
         *((done, None) for done in range(6)),
-        (5, Phase.PROVING),
         (5, Phase.COMPARING),
+        (5, Phase.CONFIRMING),
     ]
     assert {progress.planned for progress in seen} == {5}
     assert seen[0].last is None and isinstance(seen[5].last, TrialResult)
@@ -362,12 +362,9 @@ def test_warm_start_configurations_come_after_the_default(write_kernel: WriteKer
 
 
 @pytest.mark.slow
-def test_what_moves_up_after_a_refusal_is_proven_first(
-    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here every trial but the first was no finalist when it was recorded, and two varieties fail the full battery."""
-    monkeypatch.setattr("tunebench.tuner.study.study.FINALISTS", 100)
-    compared: list[Configuration] = []
+def test_whoever_wins_is_proven_and_another_takes_its_place(write_kernel: WriteKernel) -> None:
+    """Here every trial but the first was no leader when it was recorded, and two varieties fail the full battery."""
+    won: list[Configuration] = []
 
     class Screening(LocalEvaluator):
         def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
@@ -381,8 +378,10 @@ def test_what_moves_up_after_a_refusal_is_proven_first(
             leader: Configuration,
             seconds: float | None = None,
         ) -> Comparison:
-            compared.extend(configuration for configuration, _ in finalists)
-            return super().compare(finalists, default, leader, seconds)
+            comparison = super().compare(finalists, default, leader, seconds)
+            wrong = (configuration for configuration, _ in finalists if configuration["variety"])
+            won.append(next(wrong, comparison.best))
+            return replace(comparison, best=won[-1])
 
     factory = write_kernel(source={"x[i] * weight[0]": "(variety && x[i] > 99 ? 99 : x[i]) * weight[0]"})
     log, kernel = MemoryLog(), factory.kernel
@@ -392,9 +391,9 @@ def test_what_moves_up_after_a_refusal_is_proven_first(
     sampler = make_sampler("exhaustive", space, 3)
     executor = LocalExecutor(kernel, [evaluator], BuildQueue(compiler_for(CPU)))
     outcome = StudyRun(executor, space, sampler, log).run(Budget(9))
-    assert compared and all(configuration["variety"] == 0 for configuration in compared)
+    assert outcome.comparison is not None and outcome.comparison.best == won[-1] and won[-1]["variety"] == 0
     refused = [result for result in log.results if result.status is TrialStatus.CORRECTNESS]
-    assert refused and all(result.configuration["variety"] for result in refused)
+    assert refused and {result.configuration for result in refused} == set(won[:-1])
     assert all(result.message.startswith("refused late by distributions: ") for result in refused)
     assert outcome.counts[TrialStatus.CORRECTNESS] == len(refused)
 
@@ -450,7 +449,7 @@ def limited(
     searched: list[float] = []
 
     def report(progress: Progress) -> None:
-        if progress.phase is Phase.PROVING:
+        if progress.phase is Phase.COMPARING:
             searched.append(evaluator.now - 100.0)
 
     def confirm(_: Finalist) -> Stage:
@@ -460,7 +459,8 @@ def limited(
     executor = LocalExecutor(factory.kernel, [evaluator], BuildQueue(AtOnce()))
     sampler = make_sampler("random", space, 3)
     study = StudyRun(executor, space, sampler, log, confirm=confirm, clock=lambda: evaluator.now)
-    return study.run(budget, report), evaluator, searched[0]
+    outcome = study.run(budget, report)
+    return outcome, evaluator, next(iter(searched), outcome.seconds)
 
 
 @pytest.mark.parametrize("seconds", [6.0, 10.0, 30.0])
@@ -538,34 +538,27 @@ def test_what_hangs_takes_no_more_than_its_share_of_a_study(write_kernel: WriteK
 
 
 class Watched(TableEvaluator):
-    """A table whose finalists are watched by a sanitizer, which waits until the last check has begun."""
+    """A table of which everything is asked beside the last check: each waits for the other."""
 
-    def __init__(self, *table: Any, checking: threading.Event, is_late: bool, wins: Configuration | None) -> None:
+    def __init__(self, *table: Any, checking: threading.Event, asked: threading.Event, is_late: bool) -> None:
         super().__init__(*table)
-        self.checking, self.is_late, self.wins = checking, is_late, wins
+        self.checking, self.asked, self.is_late = checking, asked, is_late
 
-    def sanitize(self, finalists: Sequence[Finalist], seconds: float = math.inf) -> list[Stage]:
+    def sanitize(self, finalist: Finalist, seconds: float = math.inf) -> Stage:
         assert self.checking.wait(60), "the last check waits for the sanitizer"
+        self.asked.set()
         if self.is_late:
             raise OutOfTimeError("memcheck was not over in time")
-        return super().sanitize(finalists, seconds)
-
-    def compare(
-        self,
-        finalists: Sequence[Finalist],
-        default: Finalist | None,
-        leader: Configuration,
-        seconds: float | None = None,
-    ) -> Comparison:
-        return super().compare(finalists, default, self.wins or leader, seconds)
+        return super().sanitize(finalist, seconds)
 
 
-@pytest.mark.parametrize(("is_late", "another_wins"), [(False, False), (True, False), (False, True)])
-def test_who_leads_is_checked_beside_the_sanitizer_and_another_winner_afterwards(
-    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, is_late: bool, another_wins: bool
+@pytest.mark.parametrize(("is_late", "is_refused"), [(False, False), (True, False), (False, True)])
+def test_a_winner_is_checked_beside_the_sanitizer(
+    write_kernel: WriteKernel, monkeypatch: pytest.MonkeyPatch, is_late: bool, is_refused: bool
 ) -> None:
     monkeypatch.setattr(StudyRun, "_sanitizes", True)
-    factory, log, checking, checked = write_kernel(), MemoryLog(), threading.Event(), list[Configuration]()
+    factory, log, checked = write_kernel(), MemoryLog(), list[Configuration]()
+    checking, asked = threading.Event(), threading.Event()
     space = factory.kernel.space.enumerate(PROBLEM, CPU)
     times = {one: 1 + number * 7 % 33 / 33 for number, one in enumerate(space)}
     best, second, *_ = sorted(times, key=lambda one: times[one])
@@ -573,14 +566,16 @@ def test_who_leads_is_checked_beside_the_sanitizer_and_another_winner_afterwards
     def confirm(finalist: Finalist) -> Stage:
         checked.append(finalist.configuration)
         checking.set()
+        assert asked.wait(60), "the sanitizer waits for the last check"
+        if is_refused and finalist.configuration == best:
+            return Stage("boundary", False, 0.0, "values: wrong across the boundary")
         return Stage("boundary", True, 0.0, "right across the boundary")
 
-    wins = second if another_wins else None
     steps = [step.name for step in ALL]
-    evaluator = Watched(times.__getitem__, PROBLEM, steps, checking=checking, is_late=is_late, wins=wins)
+    evaluator = Watched(times.__getitem__, PROBLEM, steps, checking=checking, asked=asked, is_late=is_late)
     executor = LocalExecutor(factory.kernel, [evaluator], BuildQueue(AtOnce()))
     outcome = StudyRun(executor, space, make_sampler("exhaustive", space, 3), log, confirm=confirm).run(Budget(1000))
-    assert outcome.comparison is not None and outcome.comparison.best == (wins or best)
-    assert checked == [best, second][: 1 + another_wins]
+    assert outcome.comparison is not None and outcome.comparison.best == (second if is_refused else best)
+    assert checked == [best, second][: 1 + is_refused]
     assert outcome.confirmed == "right across the boundary"
-    assert outcome.unasked == (("compute-sanitizer on the finalists",) if is_late else ())
+    assert outcome.unasked == (("the winner under compute-sanitizer",) if is_late else ())

@@ -1,11 +1,10 @@
-"""The stage that compute-sanitizer answers, of one contender and of several."""
+"""The stage that compute-sanitizer answers."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
@@ -21,8 +20,6 @@ from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.result import Stage
 
 NAME = "sanitizer"
-_AT_ONCE = 8
-"""Contenders under the tools at a time, where each is asked about by itself."""
 
 
 def sanitized(harness: Harness) -> None:
@@ -30,22 +27,20 @@ def sanitized(harness: Harness) -> None:
     harness.tell(inspection_of(harness)())
 
 
-def sanitize(harnesses: Sequence[Harness], seconds: float = math.inf) -> list[Stage]:
-    """The stage of several contenders of one kernel.
-
-    Most of what the tools take is their start, so that they are asked about all contenders in one process, and about
-    each by itself only where they have found something.
+def sanitize(harness: Harness, seconds: float = math.inf) -> Stage:
+    """Return the stage of a contender.
 
     Raises:
         OutOfTimeError: a tool has not ended within so many seconds.
     """
-    inspections = [inspection_or_refusal(harness) for harness in harnesses]
-    inspections = [one.within(seconds) if isinstance(one, LaunchInspection) else one for one in inspections]
-    watched = [inspection for inspection in inspections if isinstance(inspection, LaunchInspection)]
-    if len(watched) > 1 and (together := _stage(watched[0].with_those_of(watched[1:]))).passed:
-        return [together if inspection in watched else _stage(inspection) for inspection in inspections]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(_stage, inspections))
+    log = StageLog()
+    with contextlib.suppress(StageRefused), log.stage(NAME) as details:
+        inspection = inspection_of(harness)
+        if isinstance(inspection, LaunchInspection):
+            inspection = inspection.within(seconds)
+        details.extend(inspection())
+    (stage,) = log.verdict(0.0).stages
+    return stage
 
 
 def inspection_of(harness: Harness) -> Inspection:
@@ -71,11 +66,3 @@ def inspection_or_refusal(harness: Harness) -> Inspection:
 
 def _raise(refusal: StageRefused) -> Sequence[str]:
     raise refusal
-
-
-def _stage(inspection: Inspection) -> Stage:
-    log = StageLog()
-    with contextlib.suppress(StageRefused), log.stage(NAME) as details:
-        details.extend(inspection())
-    (stage,) = log.verdict(0.0).stages
-    return stage
