@@ -70,7 +70,7 @@ def short_studies() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, "1")
         patch.setattr("tunebench.studies.tuning.tune.publish", lambda *_, **__: None)
-        patch.setattr("tunebench.studies.tuning.tune._confirmation", lambda *_: lambda _: Stage("boundary", True, 0.0))
+        patch.setattr("tunebench.studies.tuning.tune._confirmation", lambda *_: lambda *_: Stage("boundary", True, 0.0))
         yield
 
 

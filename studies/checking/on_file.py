@@ -96,9 +96,8 @@ def verdict_on_file(
 
 def _lane(stack: contextlib.ExitStack, files: Files, exemptions: Exemptions) -> Callable[[Answers], Lane]:
     """Begin the processes of a lane, in which both files are run once more; return what makes it of the answers."""
-    reference, candidate = (
-        stack.enter_context(Sandbox(replace(spec, is_traced=True))) for spec in (files.original, files.contender)
-    )
+    reference = stack.enter_context(Sandbox(files.original))
+    candidate = stack.enter_context(Sandbox(replace(files.contender, is_traced=True)))
 
     def make(answers: Answers) -> tuple[Answers, RemoteContender]:
         source = RemoteSource(reference, reference.open())

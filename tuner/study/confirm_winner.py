@@ -6,6 +6,7 @@ so that it goes through the quick battery across the gate's boundary, on inputs 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ import torch
 
 from tunebench.tuner.build import Build
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.errors import KernelFolderError, WorkerError
+from tunebench.tuner.errors import KernelFolderError, OutOfTimeError, WorkerError
 from tunebench.tuner.gate.answers import Answers
 from tunebench.tuner.gate.boundary.sandbox import (
     ReferenceSandboxError,
@@ -38,7 +39,7 @@ from tunebench.tuner.gate.process_state import Watch
 from tunebench.tuner.gate.sources import Sizes, Source, capped, divided
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE
-from tunebench.tuner.isolation import DeathError, asked_again_if_killed, run_isolated
+from tunebench.tuner.isolation import DeathError, HungError, asked_again_if_killed, run_isolated
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.result import Stage
@@ -91,10 +92,11 @@ class ConfirmWinner:
     small: bool
     accuracy: Accuracy = Accuracy.TOLERANCE
 
-    def __call__(self, finalist: Finalist) -> Stage:
+    def __call__(self, finalist: Finalist, seconds: float = math.inf) -> Stage:
         """Return what the judge finds.
 
         Raises:
+            OutOfTimeError: that was not over within so many seconds.
             WorkerError: the judge's process came to no end.
         """
         files, make = self.reference, partial(self.make, *finalist)
@@ -102,9 +104,11 @@ class ConfirmWinner:
         started = time.perf_counter()
         try:
             reason, detail = asked_again_if_killed(
-                lambda: run_isolated(SECONDS, _judge, self, kernel, has_children=True)
+                lambda: run_isolated(min(seconds, SECONDS), _judge, self, kernel, has_children=True)
             )
         except DeathError as death:
+            if isinstance(death, HungError) and seconds < SECONDS:
+                raise OutOfTimeError("the winner's last check was not over in time") from death
             raise WorkerError(f"the winner's last check failed: {death}; the same command tries it again") from death
         return Stage(NAME, not reason, time.perf_counter() - started, reason or detail)
 

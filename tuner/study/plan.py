@@ -36,7 +36,7 @@ LEAST_COMPILE_SECONDS = 10.0
 MOST_COMPILE_SECONDS = 90.0
 """Upper limit of compiling a reference, where so much is left: what takes longer has no part in the final rounds."""
 
-SANITIZER_SECONDS = 2.0
+SANITIZER_SECONDS = 1.5
 """The assumed cost of compute-sanitizer, most of which is its start; what takes longer is ended."""
 
 _LATER = 0.25
@@ -90,8 +90,7 @@ class Plan:
         self._best_ms = math.inf
         self._trials: list[float] = []
         self._full: list[float] = []
-        self.last_check = _PROCESSES * prepared + _PROCESSES_SECONDS
-        """Seconds of the winner's last check."""
+        self._last_check = _PROCESSES * prepared + _PROCESSES_SECONDS
 
     @property
     def is_limited(self) -> bool:
@@ -145,6 +144,11 @@ class Plan:
         self._ends -= self._prepared
 
     @property
+    def can_check(self) -> bool:
+        """Whether the winner's last check may be over in time; it is ended where it is not."""
+        return self.left >= self._last_check / 2
+
+    @property
     def can_prove(self) -> bool:
         """Whether the rounds and the proof of whoever wins them have time."""
         return self.left >= self.rounds + self.proof
@@ -158,7 +162,7 @@ class Plan:
     @property
     def left_before_the_end(self) -> float:
         """Seconds until the winner has to be proven and, beside that, judged once more."""
-        return self.left - max(self.last_check, self.proof)
+        return self.left - max(self._last_check, self.proof)
 
     def round_seconds(self, medians_ms: Sequence[float]) -> float | None:
         """Return the limit of the final rounds; None where not even the first look at them has time.
@@ -173,7 +177,7 @@ class Plan:
     @property
     def _after(self) -> float:
         """Seconds that are kept for what comes after the search."""
-        after = self.rounds + max(self.last_check, self.proof + self._watched)
+        after = self.rounds + max(self._last_check, self.proof + self._watched)
         return 0.0 if self._seconds is None else min(after, AFTER * self._seconds)
 
 

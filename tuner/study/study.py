@@ -64,7 +64,8 @@ class StudyRun:
 
     Args:
         warm_starts: what to try after the default, before the strategy's own proposals.
-        confirm: judges the winner where its own code cannot reach; where it refuses, another finalist wins.
+        confirm: judges the winner where its own code cannot reach, within so many seconds; where it refuses, another
+            finalist wins.
         account: is charged with what the run does.
         clock: seconds since whenever.
     """
@@ -76,7 +77,7 @@ class StudyRun:
         sampler: PoolSampler,
         log: TrialLog,
         warm_starts: Sequence[WarmStart] = (),
-        confirm: Callable[[Finalist], Stage] | None = None,
+        confirm: Callable[[Finalist, float], Stage] | None = None,
         account: Account | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -399,9 +400,14 @@ class StudyRun:
         report(Phase.CONFIRMING)
         check = self._begin_last_check(winner)
         refusals = [self._proof(winner) or self._watched(winner)]
-        if check is not None:
+        try:
             with self._account.phase(Activity.BOUNDARY):
-                checked = check.result()
+                checked = None if check is None else check.result()
+        except OutOfTimeError:
+            checked = None
+        if checked is None and self._confirm is not None:
+            self._leave_out("the winner across the gate's boundary")
+        if checked is not None:
             self._confirmed = checked.detail
             refusals.append(None if checked.passed else checked)
         refused = next(filter(None, refusals), None)
@@ -411,12 +417,9 @@ class StudyRun:
 
     def _begin_last_check(self, winner: Finalist) -> Future[Stage] | None:
         """Begin to judge the winner where its own code cannot reach; None where there is no time for that."""
-        if self._confirm is None:
+        if self._confirm is None or not self._plan.can_check:
             return None
-        if self._plan.left < self._plan.last_check:
-            self._leave_out("the winner across the gate's boundary")
-            return None
-        return in_background(partial(self._executor.run, self._confirm, winner), "last check")
+        return in_background(partial(self._executor.run, self._confirm, winner, self._plan.left), "last check")
 
     def _leave_out(self, question: str) -> None:
         """Note a question that there is no time for, once."""

@@ -452,7 +452,10 @@ def limited(
         if progress.phase is Phase.COMPARING:
             searched.append(evaluator.now - 100.0)
 
-    def confirm(_: Finalist) -> Stage:
+    def confirm(_: Finalist, seconds: float) -> Stage:
+        if seconds < 2.0:
+            evaluator.now += seconds
+            raise OutOfTimeError("it was not over in time")
         evaluator.now += 2.0
         return Stage("boundary", True, 2.0, "right across the boundary")
 
@@ -563,7 +566,8 @@ def test_a_winner_is_checked_beside_the_sanitizer(
     times = {one: 1 + number * 7 % 33 / 33 for number, one in enumerate(space)}
     best, second, *_ = sorted(times, key=lambda one: times[one])
 
-    def confirm(finalist: Finalist) -> Stage:
+    def confirm(finalist: Finalist, seconds: float) -> Stage:
+        assert seconds == math.inf
         checked.append(finalist.configuration)
         checking.set()
         assert asked.wait(60), "the sanitizer waits for the last check"

@@ -41,6 +41,10 @@ _NO_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 """Every tensor is an allocation of its own, so that an access beyond its end is one into nothing."""
 
 
+_CHILD = f"import gc, sys; gc.disable(); from {watched_call.__name__} import main; gc.enable(); main(*sys.argv[1:])"
+"""The program below a tool. Most of what it takes is importing torch, a sixth of that looking for garbage."""
+
+
 @dataclass(frozen=True)
 class _Ended:
     """How a process under a tool has ended.
@@ -158,7 +162,7 @@ def _begun(tool: str, spec: SandboxSpec) -> Iterator[_Begun]:
     """Begin a process under a tool, which ends with the block."""
     with scratch() as folder:
         question, report, told = (folder / name for name in ("call", "report", "told"))
-        child = [sys.executable, "-m", watched_call.__name__, str(question), str(told)]
+        child = [sys.executable, "-c", _CHILD, str(question), str(told)]
         command = [*command_of(tool), *_OPTIONS, "--log-file", str(report), *child]
         added = {**_NO_CACHE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         room = None

@@ -1,13 +1,11 @@
 """Makes one call of a file's model, in a process that compute-sanitizer watches from its start.
 
-`python -m tunebench.tuner.gate.boundary.watched_call CALL TOLD`: the judge writes the first file, for which this waits;
-into the second goes what the call raises, or that it has returned.
+The judge writes one file, for which this waits; into another goes what the call raises, or that it has returned.
 """
 
 from __future__ import annotations
 
 import pickle
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -35,7 +33,11 @@ RETURNED = "returned"
 
 
 def main(call: str, told: str) -> None:
-    """Make the call, and wait for the device."""
+    """Make the call, and wait for the device.
+
+    Args:
+        call, told: names of the two files.
+    """
     warnings.simplefilter("ignore")
     question = Path(call)
     while not question.exists():
@@ -59,7 +61,3 @@ def _call(spec: SandboxSpec, sizes: Sizes, mode: Mode) -> None:
     if model.ready(inputs) is None:
         model.call(inputs, _PLAIN)
         synchronise(loaded.device)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
