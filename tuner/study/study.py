@@ -43,8 +43,9 @@ FINALISTS = 5
 _BASELINES = 3
 """The reference, a copy and the default's second copy take part in the final rounds too."""
 
+_BOUNDARY = "the winner across the gate's boundary"
 _WATCHED = "the winner under compute-sanitizer"
-"""A question that there may be no time for."""
+"""Questions that there may be no time for."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -399,17 +400,7 @@ class StudyRun:
         """Whether the winner passes what nobody times, side by side; where not it is refused, and another one wins."""
         report(Phase.CONFIRMING)
         check = self._begin_last_check(winner)
-        refusals = [self._proof(winner) or self._watched(winner)]
-        try:
-            with self._account.phase(Activity.BOUNDARY):
-                checked = None if check is None else check.result()
-        except OutOfTimeError:
-            checked = None
-        if checked is None and self._confirm is not None:
-            self._leave_out("the winner across the gate's boundary")
-        if checked is not None:
-            self._confirmed = checked.detail
-            refusals.append(None if checked.passed else checked)
+        refusals = [self._proof(winner) or self._watched(winner), self._found_by(check)]
         refused = next(filter(None, refusals), None)
         if refused is not None:
             self._refuse(winner.configuration, refused)
@@ -417,9 +408,25 @@ class StudyRun:
 
     def _begin_last_check(self, winner: Finalist) -> Future[Stage] | None:
         """Begin to judge the winner where its own code cannot reach; None where there is no time for that."""
-        if self._confirm is None or not self._plan.can_check:
+        if self._confirm is None:
+            return None
+        if not self._plan.can_check:
+            self._leave_out(_BOUNDARY)
             return None
         return in_background(partial(self._executor.run, self._confirm, winner, self._plan.left), "last check")
+
+    def _found_by(self, check: Future[Stage] | None) -> Stage | None:
+        """Wait for the last check; return what refuses the winner."""
+        if check is None:
+            return None
+        try:
+            with self._account.phase(Activity.BOUNDARY):
+                stage = check.result()
+        except OutOfTimeError:
+            self._leave_out(_BOUNDARY)
+            return None
+        self._confirmed = stage.detail
+        return None if stage.passed else stage
 
     def _leave_out(self, question: str) -> None:
         """Note a question that there is no time for, once."""
