@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tunebench.kernels.blocks.block import fast_math_tunables
 from tunebench.tuner import constraints
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import MOST_BLOCKS, Device
 from tunebench.tuner.kernel import ceil_div
 from tunebench.tuner.problem import Problem
@@ -23,6 +24,8 @@ _MOST_ELEMENTS = 32
 """Limit of a thread's elements in flight, of all tensors: more take registers and compile time without a gain."""
 _BLOCK_BYTES = 128 * 1024
 """Bytes of a block's registers for values kept of rows: half of the register file."""
+_FEW_THREADS: Sequence[Mapping[str, Value]] = ({"keep": "registers", "block_size": 128, "vectors_per_thread": 8},)
+"""Studies begin with that after the default: where exponentials keep threads busy, few of them wait for each other."""
 _VECTOR_BYTES = 16
 _SHORT_BYTES = 8192
 
@@ -127,6 +130,7 @@ def space_of(texts: Sequence[str], tensors: int, *, has_online: bool, is_of_rows
             Constraint("grid_within_limit", _grid_fits),
             *needs,
         ),
+        starts=tuple(_FEW_THREADS),
     )
 
 

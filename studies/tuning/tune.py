@@ -42,6 +42,7 @@ from tunebench.tuner.study.study import StudyRun
 
 NAMED = "named by the study"
 OWN = "named by the kernel"
+DEFAULT = "the default"
 """Where a configuration comes from that a study is told to begin with."""
 
 
@@ -231,7 +232,7 @@ def _warm_starts(
     request = resolved.request
     begun = begun_study(database, description)
     if begun is not None:
-        if request.fresh and any(one.origin not in (NAMED, OWN) for one in begun.warm_starts):
+        if request.fresh and any(one.origin not in (NAMED, OWN, DEFAULT) for one in begun.warm_starts):
             raise UserError(
                 f"study {begun.study} has begun with {len(begun.warm_starts)} configurations from earlier ones: "
                 "leave out --fresh to go on with it, or begin another one with --seed"
@@ -245,9 +246,10 @@ def _warm_starts(
         shipped = shipped_studies(resolved.kernel, description.problem, description.device)
         earlier = sorted([*earlier_studies(database, description), *shipped], key=lambda study: study.distance)
     found = choose_warm_starts(sampler.space, earlier)
-    near = found[: bool(earlier) and earlier[0].distance <= NEAR]
     default, chosen = sampler.space[sampler.space.default], dict[Configuration, WarmStart]()
-    for one in (*named, *near, *(one for one in own if one.configuration != default), *found):
+    is_near = bool(earlier) and earlier[0].distance <= NEAR
+    first = [*found[:1], WarmStart(default, DEFAULT)] if is_near else []
+    for one in (*first, *named, *(one for one in own if one.configuration != default), *found):
         chosen.setdefault(one.configuration, one)
     return tuple(chosen.values())
 

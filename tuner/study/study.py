@@ -64,7 +64,7 @@ class StudyRun:
     """One run of a study: a kernel's valid space, tried by an executor, which is closed at the end of it.
 
     Args:
-        warm_starts: what to try after the default, before the strategy's own proposals.
+        warm_starts: what to try before the strategy's own proposals, after the default where that is not among them.
         confirm: judges the winner where its own code cannot reach, within so many seconds; where it refuses, another
             finalist wins.
         account: is charged with what the run does.
@@ -126,7 +126,9 @@ class StudyRun:
         already = len(self._past)
         comparison = None
         known = [self._space.find(one.configuration) for one in self._warm_starts]
-        self._sampler.first(self._study, [self._space.default, *(number for number in known if number is not None)])
+        first = [number for number in known if number is not None]
+        default = self._space.default
+        self._sampler.first(self._study, first if default in first else [default, *first])
 
         def tell(phase: Phase) -> None:
             most = {
@@ -218,17 +220,22 @@ class StudyRun:
         waiting = [flight for flight in self._flying if flight.evaluation is None]
         for flight in waiting[: max(0, room)]:
             with self._account.phase(Activity.HANDOVER):
-                flight.evaluation = self._executor.begin(flight.configuration, flight.building, self._leaders())
+                leaders = self._leaders(flight.configuration)
+                flight.evaluation = self._executor.begin(flight.configuration, flight.building, leaders)
 
-    def _leaders(self) -> Leaders:
+    def _leaders(self, configuration: Configuration) -> Leaders:
         """Whatever is faster than all before it is proven before it is recorded, so that nothing unproven ever leads.
 
-        Other finalists are proven in the end. Where energy counts, no time says what leads, and everything is proven.
+        Where energy counts, no time says what leads, and everything is proven. The default is a baseline of the final
+        rounds, and timed to the end however slow it is.
         """
         ranked = self._ranked()
         best = ranked[0] if ranked else None
         seconds = self._plan.evaluation if best is not None and self._plan.is_limited else None
-        return Leaders(best, best.median_ms if best and self._objective is Objective.TIME else None, seconds)
+        leading_ms = best.median_ms if best and self._objective is Objective.TIME else None
+        if best and configuration == self._space[self._space.default]:
+            best = replace(best, median_ms=math.inf)
+        return Leaders(best, leading_ms, seconds)
 
     def _ask(self) -> _InFlight | None:
         """Claim and build what to evaluate next; None where nothing is left that no other process is at.

@@ -359,6 +359,30 @@ def test_warm_start_configurations_come_after_the_default(write_kernel: WriteKer
         tabled(factory, log, trials, warm_starts=warm_starts)
     assert [result.configuration for result in log.results[1:3]] == [one.configuration for one in warm_starts[:2]]
     assert len(log.results) == 5
+    default, log = log.results[0].configuration, MemoryLog()
+    tabled(factory, log, 3, warm_starts=[*warm_starts, WarmStart(default, "the default")])
+    assert [result.configuration for result in log.results] == [
+        *(one.configuration for one in warm_starts[:2]),
+        default,
+    ]
+
+
+@pytest.mark.slow
+def test_a_slow_default_is_timed_to_the_end_and_compared(write_kernel: WriteKernel) -> None:
+    slow = "        y = torch.empty_like(x)\n        plan.configuration['variety'] or __import__('time').sleep(0.01)\n"
+    factory, log = write_kernel(model={"        y = torch.empty_like(x)\n": slow}), MemoryLog()
+    kernel = factory.kernel
+    subject = Subject.prepare(kernel, factory, kernel.reference(), Mode.EVAL, CPU)
+    space = kernel.space.enumerate(subject.problem, CPU)
+    default = space[space.default]
+    starts = [WarmStart(one, "") for one in (Configuration({**default, "variety": 1}), default)]
+    executor = LocalExecutor(kernel, [LocalEvaluator(subject, compiler_for(CPU))], BuildQueue(compiler_for(CPU)))
+    outcome = StudyRun(executor, space, make_sampler("random", space, 3), log, starts).run(Budget(2))
+    fast, slow_one = log.results
+    assert [one.status for one in log.results] == [TrialStatus.CORRECT] * 2 and slow_one.configuration == default
+    assert [one.verdict is not None and proven(one.verdict) for one in (fast, slow_one)] == [True, False]
+    assert outcome.comparison is not None and outcome.comparison.best == fast.configuration
+    assert outcome.comparison.speedups[Baseline.DEFAULT].value > 2
 
 
 @pytest.mark.slow
