@@ -19,7 +19,13 @@ from tunebench.tuner.space import Constraint, SearchSpace, Tunable
 _SOFTMAX = {"row_top": Max("value"), "row_sum": Sum("exp(value - row_top)")}
 _LOGSUMEXP = {"row_top": Max("value"), "row_sum": Sum("exp(value - zero_if_infinite(row_top))")}
 _TOTAL = {"row_sum": Sum("value")}
-_GROUP_NORM = {"group_sum": Sum("value"), "group_squares": Sum("square(value - group_sum / features)")}
+_GROUP_NORM = {
+    "group_sum": Sum("value"),
+    "group_rest": Sum("value - group_sum / features"),
+    "group_squares": Sum("square(value - group_sum / features)"),
+}
+"""The corrected two-pass algorithm (Chan, Golub and LeVeque 1983): of equal values, as a function that saturates leaves
+them, the mean is each of them exactly, where what a sum is off by would be all of the output."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,8 @@ FORMS = {
 
 _GROUP_NORM_FORM = RowForm(
     _GROUP_NORM,
-    "({0} - group_sum / features) * rsqrt(group_squares / features + group_eps) * group_weight + group_bias",
+    "({0} - group_sum / features - group_rest / features) * "
+    "rsqrt((group_squares - group_rest * group_rest / features) / features + group_eps) * group_weight + group_bias",
 )
 _LEFT = ("load_hint", "store_hint", "waves", "rows_per_thread", "statistics_rows")
 """Tunables that keep their first values where rows are reduced: the product takes most of the time, and has many."""

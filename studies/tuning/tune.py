@@ -247,9 +247,10 @@ def _warm_starts(
         earlier = sorted([*earlier_studies(database, description), *shipped], key=lambda study: study.distance)
     found = choose_warm_starts(sampler.space, earlier)
     default, chosen = sampler.space[sampler.space.default], dict[Configuration, WarmStart]()
-    is_near = bool(earlier) and earlier[0].distance <= NEAR
-    first = [*found[:1], WarmStart(default, DEFAULT)] if is_near else []
-    for one in (*first, *named, *(one for one in own if one.configuration != default), *found):
+    near = found[: bool(earlier) and earlier[0].distance <= NEAR]
+    known = [*near, *named, *(one for one in own if one.configuration != default)]
+    behind = [WarmStart(default, DEFAULT), *known[1:]] if known else []
+    for one in (*known[:1], *behind, *found):
         chosen.setdefault(one.configuration, one)
     return tuple(chosen.values())
 

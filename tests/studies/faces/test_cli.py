@@ -137,7 +137,7 @@ def test_the_same_command_goes_on_with_a_table_and_plain_lines_where_there_is_no
     assert said[0].startswith("tuning scalar_mul")
     assert "5/5 best" in result.stderr and "variants/s" in result.stderr
     assert "in interleaved rounds with the reference" in said[-2]
-    assert "judging the winner once more" in said[-1]
+    assert "putting the winner through the rest of the gate" in said[-1]
     assert "\x1b[" not in result.stdout + result.stderr
     again = tunebench("tune", "scalar_mul", *SMALL, "--trials", "5", "--db", str(tuned), "--json")
     (report,) = json.loads(again.stdout)

@@ -116,13 +116,14 @@ def test_what_ships_with_a_kernel_is_a_warm_start(write_kernel: WriteKernel, tmp
 
 
 @pytest.mark.slow
-def test_what_a_kernel_names_comes_after_the_default(write_kernel: WriteKernel, tmp_path: Path) -> None:
+def test_what_a_kernel_names_first_comes_before_the_default(write_kernel: WriteKernel, tmp_path: Path) -> None:
     named = 'Tunable("variety", (0, 1, 2)),\n    ),\n    starts=({"variety": 2}, {"variety": 7}, {"variety": 0})'
     factory = write_kernel(model={'Tunable("variety", (0, 1, 2)),\n    )': named})
     folder, file = str(factory.kernel.folder), tmp_path / "results.db"
-    assert [one.origin for one in tuned(folder, file, trials=2, fresh=True).warm_starts] == ["named by the kernel"]
+    origins = [one.origin for one in tuned(folder, file, trials=2, fresh=True).warm_starts]
+    assert origins == ["named by the kernel", "the default"]
     with open_database(file, read_only=True) as database:
-        assert [row.configuration["variety"] for row in reversed(trials(database, limit=2))] == [0, 2]
+        assert [row.configuration["variety"] for row in reversed(trials(database, limit=2))] == [2, 0]
     assert tuned(folder, file, trials=1, sampler="random").warm_starts == ()
 
 

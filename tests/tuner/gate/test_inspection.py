@@ -40,7 +40,7 @@ RACECHECK = """\
 """
 TOOL = """\
 #!/bin/bash
-while [ "$1" != -m ]; do
+while [ "$1" != -c ]; do
     [ "$1" = --tool ] && tool=$2
     [ "$1" = --log-file ] && report=$2
     python=$1
