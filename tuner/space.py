@@ -109,7 +109,7 @@ class SearchSpace:
     """The declared space: tunables and constraints.
 
     Attributes:
-        starts: what a study begins with, each some tunables' values, where it is valid: one of them, the default, the others.
+        starts: what a study begins with, each some tunables' values, where it is valid: the first before the default.
         rounding: the tunables that decide how exact an answer is: a study that finds one configuration too far off by
             rounding leaves out those that have the same values of all of these.
         names: of the tunables.
