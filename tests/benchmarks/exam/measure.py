@@ -60,8 +60,8 @@ class Budget:
     """What one problem may take.
 
     Attributes:
-        tune_seconds, trials: of a study in all, whichever ends first. The first trial is the default, which goes
-            through the whole gate: on an H200 that alone takes five seconds.
+        tune_seconds, trials: of a study in all, whichever ends first. The first trial goes through the whole gate: on
+            an H200 that alone takes two to five seconds.
         bench_seconds: of timing beside eager and torch.compile.
         compiled: whether torch.compile is among those timed, which takes ten seconds and more.
     """
@@ -92,6 +92,7 @@ class Row:
         kernelbench_eager_ms, kernelbench_tuned_ms: KernelBench's own times, at its own sizes.
         difference: the largest, of the seeds that were wrong.
         seconds: by stage.
+        spent: seconds of the study, by phase.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Row:
     difference: float | None = None
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)
 
 
 def on_the_gpu(make: Callable[..., _Made]) -> Callable[..., _Made]:
@@ -195,6 +197,7 @@ def _tune(
     row.trials, counts = report.outcome.trials, report.outcome.counts
     row.correct_trials = counts.get(TrialStatus.CORRECT, 0) + counts.get(TrialStatus.PRUNED, 0)
     row.refusals = dict(report.outcome.refusals)
+    row.spent = {phase.value: round(seconds, 2) for phase, seconds in report.spent.seconds.items()}
     if report.outcome.best is None:
         why = "; ".join(report.outcome.refusals)
         row.notes.append(f"tune: no configuration is right: {why}")

@@ -274,14 +274,14 @@ def tune(
 @pytest.mark.usefixtures("short_studies")
 def test_a_study_whose_finalists_are_all_refused_has_no_winner(database: Database, write_kernel: WriteKernel) -> None:
     factory = write_kernel()
-    _, outcome, asked = tune(database, factory, 500, lambda _: True)
+    _, outcome, asked = tune(database, factory, 8, lambda _: True)
     assert (outcome.best, outcome.comparison, best(database)) == (None, None, [])
     # Other trials than the first winner, which never won: nothing that was not asked about is left to lead.
     assert TrialStatus.CORRECT not in outcome.counts
     assert trials(database, order=Order.FASTEST) == []
     assert len(set(asked)) == len(asked) == len(trials(database, status=TrialStatus.CORRECTNESS, limit=None))
     # Going on asks nothing again, and tells the same.
-    _, again, asked = tune(database, factory, 500, lambda _: True)
+    _, again, asked = tune(database, factory, 8, lambda _: True)
     assert (again.best, again.comparison, again.counts, asked) == (None, None, outcome.counts, [])
 
 
