@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tunebench.kernels.blocks.block import Kind, Operand
-from tunebench.kernels.blocks.device_function import device_function, used_names
+from tunebench.kernels.blocks.device_function import used_names
 from tunebench.kernels.blocks.reductions import Max, Reduction, Stages, Sum, stages_of
 from tunebench.kernels.blocks.rows_source import source_of
 from tunebench.kernels.blocks.rows_space import space_of
@@ -55,7 +55,7 @@ _LEFT = ("load_hint", "store_hint", "waves", "rows_per_thread", "statistics_rows
 """Tunables that keep their first values where rows are reduced: the product takes most of the time, and has many."""
 _LEAST_THREADS = 128
 _READ = "row_value"
-"""The element of the matrix that the product has written."""
+"""The element of the matrix that the product has written, once it is prepared by the function in front of the rows."""
 
 
 def group_norm_operands(path: str) -> tuple[Operand, ...]:
@@ -121,8 +121,6 @@ class RowsBehind:
         Args:
             before: that of the product.
         """
-        names = self._names_of_function()
-        function = device_function(f"{self.owner}.function", "value_of", self.function, ["value", *names])
         read = Operand(_READ, Kind.ELEMENT, "", None)
         return source_of(
             self.owner,
@@ -131,7 +129,8 @@ class RowsBehind:
             self.stages,
             self.texts(),
             is_of_rows=self.is_of_rows,
-            before=f"{before}\n{function}",
+            before=before,
+            prepared="" if self.function == "value" else _of_value(self.function),
         )
 
     def _of_row(self, operand: Operand) -> Operand:
@@ -146,21 +145,12 @@ class RowsBehind:
         found = space_of(texts, self.tensors, has_online=has_online, is_of_rows=self.is_of_rows)
         return SearchSpace(found.tunables, (*found.constraints, Constraint("a_block_has_few_rows", _has_few_rows)))
 
-    def _names_of_function(self) -> list[str]:
-        return [name for name in used_names(self.function) if name != "value"]
-
     def texts(self) -> dict[str, str]:
-        """Return device functions of an element of the matrix, by the attributes that they come from."""
-        value = f"value_of({', '.join([_READ, *self._names_of_function()])})"
-        texts = {
-            f"reductions[{name!r}]": f"const auto value = {value};\n{_statements(one.text)}"
-            for name, one in self.form.reductions.items()
-        }
-        made = self.form.value.format("plain_value")
-        lines = [f"const auto plain_value = {value};"] if "{0}" in self.form.value and not self.is_of_rows else []
-        if not (self._is_plain and self.is_of_rows):
-            lines.append(f"const auto value = {made};")
-        return {**texts, "function": "\n".join([*lines, _statements(self.finish)])}
+        """Return device functions of an element that the function has prepared, by the attributes they come from."""
+        texts = {f"reductions[{name!r}]": _of_value(one.text) for name, one in self.form.reductions.items()}
+        if self._is_plain and self.is_of_rows:
+            return {**texts, "function": _statements(self.finish)}
+        return {**texts, "function": _of_value(self.finish, self.form.value.format(_READ))}
 
 
 def left_alone(tunables: Sequence[Tunable]) -> tuple[Tunable, ...]:
@@ -175,6 +165,10 @@ def _never() -> bool:
 def _has_few_rows(keep: str, block_size: int, row_threads: int) -> bool:
     """Return whether a block has several rows only where these have few threads."""
     return keep == "split" or block_size == max(row_threads, _LEAST_THREADS)
+
+
+def _of_value(text: str, value: str = _READ) -> str:
+    return f"const auto value = {value};\n{_statements(text)}"
 
 
 def _statements(text: str) -> str:

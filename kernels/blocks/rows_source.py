@@ -17,7 +17,7 @@ struct RowFunctions {{
     static constexpr int reductions = {reductions}, stages = online ? {joined_stages} : {plain_stages};
     static constexpr int online_max = online ? {online_max} : -1, online_sum = online ? {online_sum} : -1;
     static constexpr int online_stage = {online_stage};
-    static constexpr bool online_is_finite = {is_finite}, is_of_rows = {is_of_rows};
+    static constexpr bool online_is_finite = {is_finite}, is_of_rows = {is_of_rows}, prepares = {prepares};
 {members}
     static __device__ __forceinline__ constexpr int row_step(int number) {{ return {row_step}; }}
     static __device__ __forceinline__ constexpr bool is_of(int number, int stage) {{
@@ -29,6 +29,9 @@ struct RowFunctions {{
     template <int stage>
     static __device__ __forceinline__ void join(accumulator_t* sums, const accumulator_t* others) {{
 {joins}
+    }}
+    __device__ __forceinline__ accumulator_t prepared(const accumulator_t* e) const {{
+        return {prepared};
     }}
     template <int stage>
     __device__ __forceinline__ void add(accumulator_t* sums, const accumulator_t* e, const accumulator_t* r) const {{
@@ -67,6 +70,7 @@ def source_of(
     *,
     is_of_rows: bool,
     before: str = "",
+    prepared: str = "",
 ) -> str:
     """Return the CUDA text.
 
@@ -76,6 +80,7 @@ def source_of(
         texts: of the reductions, and of the function last, by the attribute that has them.
         is_of_rows: the function is of a row, not of each element.
         before: source in front of it, with what the texts call and what `functions.cuh` needs.
+        prepared: what the first tensor's elements are to the texts; empty where that is what they are.
     """
     of_kind = {kind: [one.name for one in used if one.kind is kind] for kind in Kind}
     whole, columns, channels = of_kind[Kind.ELEMENT], of_kind[Kind.PER_FEATURE], of_kind[Kind.PER_CHANNEL]
@@ -86,11 +91,12 @@ def source_of(
     value_of |= {name: f"r[{at}]" for at, name in enumerate(reductions)}
     value_of["features"] = "feature_count"
     functions, calls = [], []
-    for number, (attribute, text) in enumerate(texts.items()):
-        name = "function" if attribute == "function" else f"term_{number}"
+    for number, (attribute, text) in enumerate({**({"prepared": prepared} if prepared else {}), **texts}.items()):
+        name = attribute if attribute in ("function", "prepared") else f"term_{number}"
         names = [one for one in used_names(text) if one in value_of]
         functions.append(device_function(f"{where}.{attribute}".replace('"', "'"), name, text, names))
         calls.append(f"functions::{name}({', '.join(value_of[one] for one in names)})")
+    made = calls.pop(0) if prepared else "e[0]"
     kinds = [type(one).__name__ for one in reductions.values()]
     online = stages.online or (-1, -1)
     scalars = of_kind[Kind.SCALAR]
@@ -120,6 +126,8 @@ def source_of(
         online_stage=first_stage,
         is_finite=str(stages.is_finite).lower(),
         is_of_rows=str(is_of_rows).lower(),
+        prepares=str(bool(prepared)).lower(),
+        prepared=made,
         members="\n".join(members),
         row_step=_choice(["1" if one.kind is Kind.PER_ROW else "0" for one in given] or ["0"]),
         joined=_choice([str(stage) for stage in stages.joined]),

@@ -20,6 +20,8 @@
 //   given, row_step(k)                            where the values of a row go; 0 where all rows have one, else 1
 //   is_of_rows                                    whether the function is of a row, not of each element
 //   online_max, online_sum                        the two reductions of one pass over exp(x - max), or -1
+//   prepares, prepared(e)                         whether the first tensor's elements are not as they were read, and what
+//                                                 they are: made once for each time that they are read
 //   add<stage>(sums, e, r)                        one element's terms of a stage
 //   top(e, r)                                     one element's term of the maximum of an online sum
 //   join(number, a, b), identity(number)          of a reduction
@@ -162,6 +164,11 @@ template <class F, bool aligned> struct Row {
                     }
                 }
             }
+        }
+        if constexpr (F::prepares && !(again && in_shared)) {
+            each_vector(base, [&](int k, long long, accumulator_t(&e)[vector_width][values]) {
+                for_each(kept[k][0], [&](scalar_t& value, int at) { value = scalar_t(f.prepared(e[at])); });
+            });
         }
         if constexpr (!again && in_shared) {
 #pragma unroll
