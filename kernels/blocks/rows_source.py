@@ -91,7 +91,8 @@ def source_of(
     value_of |= {name: f"r[{at}]" for at, name in enumerate(reductions)}
     value_of["features"] = "feature_count"
     functions, calls = [], []
-    for number, (attribute, text) in enumerate({**({"prepared": prepared} if prepared else {}), **texts}.items()):
+    texts = {"prepared": prepared, **texts} if prepared else texts
+    for number, (attribute, text) in enumerate(texts.items()):
         name = attribute if attribute in ("function", "prepared") else f"term_{number}"
         names = [one for one in used_names(text) if one in value_of]
         functions.append(device_function(f"{where}.{attribute}".replace('"', "'"), name, text, names))

@@ -24,8 +24,8 @@ _MOST_ELEMENTS = 32
 """Limit of a thread's elements in flight, of all tensors: more take registers and compile time without a gain."""
 _BLOCK_BYTES = 128 * 1024
 """Bytes of a block's registers for values kept of rows: half of the register file."""
-_FEW_THREADS: Sequence[Mapping[str, Value]] = ({"keep": "registers", "block_size": 128, "vectors_per_thread": 8},)
-"""Studies begin with that after the default: where exponentials keep threads busy, few of them wait for each other."""
+_FEW_THREADS: tuple[Mapping[str, Value], ...] = ({"keep": "registers", "block_size": 128, "vectors_per_thread": 8},)
+"""A study begins with that: where exponentials keep threads busy, few of them wait for each other."""
 _VECTOR_BYTES = 16
 _SHORT_BYTES = 8192
 
@@ -130,7 +130,7 @@ def space_of(texts: Sequence[str], tensors: int, *, has_online: bool, is_of_rows
             Constraint("grid_within_limit", _grid_fits),
             *needs,
         ),
-        starts=tuple(_FEW_THREADS),
+        starts=_FEW_THREADS,
     )
 
 

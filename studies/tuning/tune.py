@@ -247,10 +247,11 @@ def _warm_starts(
         earlier = sorted([*earlier_studies(database, description), *shipped], key=lambda study: study.distance)
     found = choose_warm_starts(sampler.space, earlier)
     default, chosen = sampler.space[sampler.space.default], dict[Configuration, WarmStart]()
-    near = found[: bool(earlier) and earlier[0].distance <= NEAR]
+    near = found[:1] if earlier and earlier[0].distance <= NEAR else []
     known = [*near, *named, *(one for one in own if one.configuration != default)]
-    behind = [WarmStart(default, DEFAULT), *known[1:]] if known else []
-    for one in (*known[:1], *behind, *found):
+    # Of one trial alone something is to be right.
+    first = [known[0], WarmStart(default, DEFAULT)] if known and request.trials > 1 else []
+    for one in (*first, *known, *found):
         chosen.setdefault(one.configuration, one)
     return tuple(chosen.values())
 

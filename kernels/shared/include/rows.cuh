@@ -21,7 +21,8 @@
 //   is_of_rows                                    whether the function is of a row, not of each element
 //   online_max, online_sum                        the two reductions of one pass over exp(x - max), or -1
 //   prepares, prepared(e)                         whether the first tensor's elements are not as they were read, and what
-//                                                 they are: made once for each time that they are read
+//                                                 they are: made once for each time that they are read, and rounded as a
+//                                                 tensor between the two would be
 //   add<stage>(sums, e, r)                        one element's terms of a stage
 //   top(e, r)                                     one element's term of the maximum of an online sum
 //   join(number, a, b), identity(number)          of a reduction
