@@ -249,7 +249,7 @@ def _warm_starts(
     default, chosen = sampler.space[sampler.space.default], dict[Configuration, WarmStart]()
     near = found[:1] if earlier and earlier[0].distance <= NEAR else []
     known = [*near, *named, *(one for one in own if one.configuration != default)]
-    # Of one trial alone something is to be right.
+    # A study of one trial has its default: what is known may be refused here.
     first = [known[0], WarmStart(default, DEFAULT)] if known and request.trials > 1 else []
     for one in (*first, *known, *found):
         chosen.setdefault(one.configuration, one)

@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +37,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.result import Comparison, TrialResult
 from tunebench.tuner.search.strategies import find_sampler
 from tunebench.tuner.space import SearchSpace, Tunable
-from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
+from tunebench.tuner.study.evaluate import NOBODY, Leaders
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.outcome import Budget, Progress
 from tunebench.tuner.study.study import StudyRun
@@ -60,15 +60,8 @@ class Answers:
         result = _result(0, sum(int(value) ** 2 for value in configuration.values()))
         return replace(result, configuration=configuration, build=build)
 
-    def compare(
-        self,
-        finalists: Sequence[Finalist],
-        default: Finalist | None,
-        leader: Configuration,
-        seconds: float | None = None,
-    ) -> Comparison:
-        """The search is over."""
-        del finalists, default, leader, seconds
+    def compare(self, *_: Any) -> Comparison:
+        """End the run: the search is over."""
         raise KeyboardInterrupt
 
     def kill(self) -> None:

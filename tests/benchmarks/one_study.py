@@ -11,10 +11,9 @@ import multiprocessing
 import random
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from tests.benchmarks.writing import _ENVIRONMENT, _study
@@ -31,7 +30,7 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.result import Comparison, TrialResult
 from tunebench.tuner.search.recorded import RecordedSpace
 from tunebench.tuner.search.strategies import find_sampler
-from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders
+from tunebench.tuner.study.evaluate import NOBODY, Leaders
 from tunebench.tuner.study.executor import LocalExecutor
 from tunebench.tuner.study.outcome import Budget
 from tunebench.tuner.study.study import StudyRun
@@ -49,16 +48,9 @@ class Waiting(TableEvaluator):
         time.sleep(self._seconds * random.lognormvariate(0, 0.5))
         return super().evaluate(configuration, build, leaders)
 
-    def compare(
-        self,
-        finalists: Sequence[Finalist],
-        default: Finalist | None,
-        leader: Configuration,
-        seconds: float | None = None,
-    ) -> Comparison:
-        """See `LocalEvaluator.compare`."""
-        del finalists, default, leader, seconds
-        raise KeyboardInterrupt  # the search is over
+    def compare(self, *_: Any) -> Comparison:
+        """End the run: the search is over."""
+        raise KeyboardInterrupt
 
 
 def _recorded(file: Path) -> RecordedSpace:

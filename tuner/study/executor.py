@@ -33,7 +33,7 @@ def in_background(function: Callable[[], Answer], name: str) -> Future[Answer]:
     def run() -> None:
         try:
             future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - see above
+        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is asked for
             future.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()
