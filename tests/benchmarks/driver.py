@@ -14,10 +14,10 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 from tests.benchmarks.writing import _ENVIRONMENT, _result, _study
@@ -53,6 +53,7 @@ class Answers:
 
     problem = Problem({})
     device = GPU
+    prepared: ClassVar[Mapping[str, float]] = {}
 
     def evaluate(self, configuration: Configuration, build: Build, leaders: Leaders = NOBODY) -> TrialResult:
         """A result like a real one, whose time is some function of the configuration."""
