@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, cast
@@ -48,6 +48,9 @@ TUNED = "tuned"
 COMPILED_DEFAULT = "compiled_default"
 """torch.compile in its default mode; `Baseline.COMPILED` is max-autotune."""
 
+COMPILE_MODES: Mapping[str, str] = {COMPILED_DEFAULT: "default", Baseline.COMPILED: "max-autotune"}
+"""The baselines of torch.compile, each with its mode."""
+
 CASE_SECONDS = 1800.0
 """The longest that one case may take; max-autotune compiles for minutes."""
 
@@ -65,7 +68,7 @@ class BenchCase:
         sizes: constants of its reference to change.
         dtype: what models and inputs are converted to; None leaves them as the reference's file makes them.
         configuration: tunables to set beside the default's, in place of what `ModelNew` chooses for itself.
-        compiled: whether torch.compile is a baseline.
+        compiled: which of `COMPILE_MODES` are baselines.
         seconds: of timing, not counting compilation and checks.
         accuracy: how wrong the tuned model may be.
         settings: of PyTorch's, in force while everything is timed.
@@ -77,7 +80,7 @@ class BenchCase:
     dtype: str | None = None
     device: str | None = None
     configuration: Mapping[str, Value] | None = None
-    compiled: bool = True
+    compiled: Collection[str] = tuple(COMPILE_MODES)
     seconds: float = 5.0
     accuracy: Accuracy = Accuracy.TOLERANCE
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -226,7 +229,7 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
                         dtype=dtype,
                         device=chosen,
                         configuration=configuration,
-                        compiled=asked.compiled,
+                        compiled=tuple(COMPILE_MODES) if asked.compiled else (),
                         seconds=asked.seconds,
                         accuracy=Accuracy.under(settings or {}, accuracy),
                         settings=settings or {},
@@ -329,11 +332,11 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
     notes: list[str] = []
     models: dict[str, Callable[..., Any]] = {Baseline.REFERENCE: subject.reference}
     if case.compiled:
-        for name, compile_mode in ((COMPILED_DEFAULT, "default"), (Baseline.COMPILED, "max-autotune")):
+        for name in case.compiled:
             try:
-                models[name] = compile_reference(subject.reference, subject.oracle.cases[0].inputs, compile_mode)
+                models[name] = compile_reference(subject.reference, subject.oracle.cases[0].inputs, COMPILE_MODES[name])
             except CompiledReferenceError as error:
-                notes.append(f"{compile_mode}: {error}")
+                notes.append(f"{COMPILE_MODES[name]}: {error}")
         end_compilers()
     try:
         models[Baseline.DEFAULT] = _default_model(subject, factory, reference, case.mode)

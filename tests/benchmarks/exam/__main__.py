@@ -131,7 +131,7 @@ def _line(row: dict[str, Any], passed: float) -> str:
     figures = f"{ratio(row['over_eager'])} eager {ratio(row['over_compile'])} compile"
     share = "" if row["share"] is None else f"{row['share']:.0%}"
     right = "" if row["right"] is None else f"{row['right']}/5"
-    seconds = " ".join(f"{name} {value}" for name, value in row["seconds"].items())
+    seconds = " ".join(f"{name} {row['held'][name]} of {value}" for name, value in row["seconds"].items())
     notes = "; ".join(row["notes"])[:200]
     return (
         f"{passed:4.0f} s {row['name']:45}{figures} {share:>5} {right:>4} ({row['trials']} trials; {seconds}) {notes}"

@@ -91,7 +91,7 @@ class Row:
         right: seeds that KernelBench finds right, of five.
         kernelbench_eager_ms, kernelbench_tuned_ms: KernelBench's own times, at its own sizes.
         difference: the largest, of the seeds that were wrong.
-        seconds: by stage.
+        seconds, held: by stage, and how many of them with the device.
         spent: seconds of the study, by phase.
     """
 
@@ -118,7 +118,24 @@ class Row:
     difference: float | None = None
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    held: dict[str, float] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
+
+
+class _Counted:
+    """A turn, and the seconds that it was taken for."""
+
+    def __init__(self, turn: AbstractContextManager[Any]) -> None:
+        self._turn = turn
+        self._began = self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._turn.__enter__()
+        self._began = time.monotonic()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._turn.__exit__(*raised)
+        self.seconds += time.monotonic() - self._began
 
 
 def on_the_gpu(make: Callable[..., _Made]) -> Callable[..., _Made]:
@@ -153,13 +170,14 @@ def examine(
     """
     start_forkserver([__name__])
     row = Row(problem.name, problem.case.group)
+    counted = _Counted(turn)
     stages: list[tuple[str, Callable[[], None]]] = [
         ("new", partial(_write, row, problem, device)),
-        ("tune", partial(_tune, row, problem, budget, device, turn)),
-        ("bench", partial(_bench, row, problem, budget, device, ceilings, turn)),
+        ("tune", partial(_tune, row, problem, budget, device, counted)),
+        ("bench", partial(_bench, row, problem, budget, device, ceilings, counted)),
     ]
     if checkout is not None and problem.is_kernelbenchs:
-        stages.append(("kernelbench", partial(_evaluate, row, problem, checkout, turn)))
+        stages.append(("kernelbench", partial(_evaluate, row, problem, checkout, counted)))
     for name, stage in stages:
         began = time.monotonic()
         try:
@@ -170,6 +188,7 @@ def examine(
                 break
         finally:
             row.seconds[name] = round(time.monotonic() - began, 1)
+            row.held[name], counted.seconds = round(counted.seconds, 1), 0.0
     return row
 
 
@@ -216,7 +235,7 @@ def _bench(
         Mode(row.mode),
         row.sizes,
         device=device,
-        compiled=budget.compiled and device != "cpu",
+        compiled=(Baseline.COMPILED,) if budget.compiled and device != "cpu" else (),
         seconds=budget.bench_seconds,
     )
     result = _in_turn(turn, partial(_prepare, case), partial(measure_case, case, ceilings))
