@@ -171,6 +171,16 @@ def is_written_by(status: os.stat_result, owners: Collection[int]) -> bool:
     return status.st_uid in owners and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
+def made_private(folder: Path) -> bool:
+    """Return whether nobody but this user can write into a folder, which is made where there is none.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return is_written_by(folder.stat(), [os.getuid()])
+
+
 def remove_abandoned(folder: Path, beginning: str = "*.") -> None:
     """Remove a folder's files of names such as `BEGINNING.PID.partial` whose processes were killed.
 

@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tunebench.tuner.bytecode import keep_bytecode
+
 _PR_SET_PDEATHSIG = 1
 _PARENT = "TUNEBENCH_SERVER_OF"
 _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
@@ -38,6 +40,7 @@ def _begin(parent: str) -> None:
     Importing torch makes little of that, and a fifth of its seconds would go into looking.
     """
     gc.disable()
+    keep_bytecode()
     _die_with_parent(signal.SIGKILL)
     if os.getppid() != int(parent):
         os._exit(1)  # the parent was gone before

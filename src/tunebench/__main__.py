@@ -55,6 +55,9 @@ def run_here(first: Callable[[], None]) -> int:
             signal.signal(number, _answer)
     gc.set_threshold(_GARBAGE_AFTER)
     try:
+        from tunebench.tuner.bytecode import keep_bytecode
+
+        keep_bytecode()
         first()
         _begin(sys.argv[1:])
         from tunebench.studies.faces.cli.run import run

@@ -248,7 +248,7 @@ def _warm_starts(
     found = choose_warm_starts(sampler.space, earlier)
     default, chosen = sampler.space[sampler.space.default], dict[Configuration, WarmStart]()
     near = found[:1] if earlier and earlier[0].distance <= NEAR else []
-    known = [*near, *named, *(one for one in own if one.configuration != default)]
+    known = [*near, *named, *own]
     # A study of one trial has its default: what is known may be refused here.
     first = [known[0], WarmStart(default, DEFAULT)] if known and request.trials > 1 else []
     for one in (*first, *known, *found):

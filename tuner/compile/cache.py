@@ -18,7 +18,7 @@ from tunebench.tuner.build import Build, CompilerName, KernelFigures
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.compile.base import Compiler
 from tunebench.tuner.errors import CompilerKilledError
-from tunebench.tuner.files import is_written_by, open_itself, remove_abandoned
+from tunebench.tuner.files import is_written_by, made_private, open_itself, remove_abandoned
 from tunebench.tuner.variant import Variant
 
 _FORMAT = 2
@@ -69,7 +69,7 @@ class BuildCache:
     def _why_not_kept(self, key: str) -> str:
         """Make the folders; return why no build can be kept, or be read without fear; empty where it can."""
         try:
-            if _made_private(self._folder) and _made_private(self._folder / key[:2]):
+            if made_private(self._folder) and made_private(self._folder / key[:2]):
                 return ""
         except OSError as error:
             return str(error.strerror)
@@ -79,12 +79,6 @@ class BuildCache:
 def _key(compiler: Compiler, variant: Variant) -> str:
     parts = [_FORMAT, compiler.name, compiler.version(), compiler.flags(variant), variant.digest]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _made_private(folder: Path) -> bool:
-    """Return whether nobody but this user can write into a folder, which is made where there is none."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return is_written_by(folder.stat(), [os.getuid()])
 
 
 def _read(folder: Path, key: str, compiler: Compiler, variant: Variant) -> Build | None:

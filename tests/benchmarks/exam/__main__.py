@@ -79,7 +79,7 @@ def main(
     budget = Budget(tune_seconds, trials, bench_seconds, compiled)
     folder.mkdir(parents=True, exist_ok=True)
     lanes = []
-    cores = max(2, (os.cpu_count() or 2) // (_LANES * len(gpus)))
+    cores = max(2, (os.cpu_count() or 2) // len(gpus))  # of two processes one has its turn
     turns = [spawn.Lock() for _ in gpus]  # kept until their processes have them
     for visible, turn in zip(gpus, turns, strict=True):
         for _ in range(_LANES):
