@@ -111,8 +111,8 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
     ]
     if not graphs:
         conditions.append(Constraint("function_is_not_for_a_graph", _is_no_graph))
-    # Where the reference does not round, whatever it may do, the default is refused.
-    starts = ({"convolution": IM2COL}, {"convolution": IM2COL_PARTS})
+    # The first is refused where the reference does not round, whatever it may do; the last takes few channels alone.
+    starts = tuple({"convolution": way} for way in (IM2COL, IM2COL_PARTS, "direct"))
     rounding = tuple(one.name for one in tunables if one.name in _ROUNDING)
     return SearchSpace(tunables, (*conditions, *needs), starts, rounding)
 

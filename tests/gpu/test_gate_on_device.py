@@ -1,5 +1,7 @@
 """The gate on a GPU: what only a device can get wrong is refused there, and sound kernels pass everything."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from broken_kernels import ANOTHER_STREAM, BROKEN, RACES
@@ -14,14 +16,17 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device
 from tunebench.tuner.gate.battery import Depth, run_battery
 from tunebench.tuner.gate.contender import KernelContender
+from tunebench.tuner.gate.effort import Limit
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.quick import QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer
+from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.gate.stage_log import StageLog
 from tunebench.tuner.gate.stages.sanitized import sanitize
 from tunebench.tuner.kernel import Mode, Plan
+from tunebench.tuner.reference import load_reference
 from tunebench.tuner.result import Verdict
 from tunebench.tuner.study.subject import Subject
 
@@ -111,3 +116,38 @@ def test_the_sanitizer_refuses_the_broken_one(cuda: Device, write_kernel: WriteK
     right, wrong = (sanitize(Harness(subject.answers, contender_of(subject, *rest))) for subject, *rest in subjects)
     assert right.passed and not wrong.passed
     assert "memcheck" in wrong.detail
+
+
+_OUTER = """
+import torch
+
+rows = 64
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return (x[:, None] * x).sum(1)
+
+
+def get_inputs():
+    return [torch.rand(rows)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_a_call_makes_is_counted_on_the_device_within_its_room(cuda: Device) -> None:
+    source = Source(load_reference(Path("file.py"), text=_OUTER), cuda.torch_device)
+    torch.cuda.reset_peak_memory_stats()
+    few, many = Limit(1 << 20, 10.0), Limit(1 << 60, 10.0)
+    made = source.effort({"rows": 256}, few)
+    assert made is not None and 1 << 16 < made < 1 << 17
+    assert source.effort({"rows": 1 << 13}, few) is None
+    # 256 GB of products: it is told without memory.
+    assert source.effort({"rows": 1 << 18}, many) == pytest.approx(1 << 36, rel=0.01)
+    assert torch.cuda.max_memory_allocated() < 4 << 30
+    assert (
+        torch.ones(5 << 30, dtype=torch.uint8, device=cuda.torch_device).numel() == 5 << 30
+    )  # the room is for a block

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +19,18 @@ BAND_BYTES = 1 << 15
 """Guarded memory on either side of a buffer: a multiple of every alignment that kernels rely on."""
 
 _INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@contextmanager
+def room_for(size: int, device: torch.device) -> Iterator[None]:
+    """Let a block take at most so many bytes of a GPU's memory beside what this process has; more is out of memory."""
+    whole = torch.cuda.mem_get_info(device)[1]
+    most = min(1.0, (torch.cuda.memory_reserved(device) + size) / whole)
+    torch.cuda.set_per_process_memory_fraction(most, device.index)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device.index)
 
 
 class Bands:

@@ -9,10 +9,14 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.effort import Limit, elements_made
+from tunebench.tuner.gate.memory import room_for
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.values import Values
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference
+
+_ROOM_BYTES = 4 << 30
+"""What a call at sizes that nobody knows may take of a GPU's memory."""
 
 Sizes = Mapping[str, int | float]
 """The numeric constants of a reference's file, and the numbers without a name that inputs and models are made from."""
@@ -100,5 +104,10 @@ class Source:
             source = self.reference.resized({**self.sizes, **changes})
             source.make_model(0, place)(*source.make_inputs(0, place))
 
-        places = (self.device,) if is_known else (torch.device("meta"), self.device)
-        return elements_made(call, places, limit)
+        if is_known:
+            return elements_made(call, [self.device], limit)
+        meta = torch.device("meta")
+        if self.device.type == "cuda":
+            with room_for(_ROOM_BYTES, self.device):  # where all is over soon, and no compiler is imported
+                return elements_made(call, [self.device, meta], limit)
+        return elements_made(call, [meta, self.device], limit)

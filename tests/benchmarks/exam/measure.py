@@ -27,6 +27,7 @@ from tunebench.tuner.errors import KernelFolderError, TunebenchError
 from tunebench.tuner.isolation import IsolatedProcess, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline, TrialStatus
+from tunebench.tuner.timing.torch_compile import start_compilers
 
 if TYPE_CHECKING:
     from tests.benchmarks.kernelbench import Verdict
@@ -284,7 +285,7 @@ def _prepare(case: BenchCase) -> None:
     if case.compiled:
         # It asks the driver for a GPU, as the server that processes are forked from must not.
         importlib.import_module("torch._inductor.compile_fx")
-        importlib.import_module("torch._inductor.async_compile").AsyncCompile.warm_pool()
+        start_compilers()
 
 
 def _import_evaluation(checkout: Path) -> None:
