@@ -173,6 +173,24 @@ def _pipeline_is_no_longer_than_sums(convolution: str, product_stages: int, prob
     return math.prod(geometry.kernel) * channels * terms > _SHORT_SUM * phases
 
 
+def _tiles(problem: Problem, columns: int, cluster: int) -> int:
+    """Return how many tiles the product has, each of as many columns, and of the pixels of a cluster's blocks."""
+    axes = _axes_of(problem)
+    geometry, groups = geometry_of_axes(axes), axes.get("groups", 1)
+    phases = math.prod(geometry.stride) if geometry.transposed else 1
+    tiles = phases * groups * ceil_div(axes["out_channels"] // groups, columns)
+    return tiles * ceil_div(axes["batch"] * math.prod(side.number for side in _windows(axes)), _TILE_PIXELS * cluster)
+
+
+def _ends_sooner(product_columns: int, product_slices: int, problem: Problem, device: Device) -> bool:
+    """Return whether the multiprocessor with most to do has a third less of it than with half as many slices."""
+
+    def most(slices: int) -> float:
+        return ceil_div(slices * _tiles(problem, product_columns, 1), device.multiprocessors) / slices
+
+    return product_slices == 1 or 3 * most(product_slices) <= 2 * most(product_slices // 2)
+
+
 def _columns_have_filters(product_columns: int, problem: Problem) -> bool:
     """Return whether less than 64 columns of a tile are without filters."""
     filters = problem.axes["out_channels"] // problem.axes.get("groups", 1)
@@ -197,6 +215,7 @@ CONSTRAINTS = (
     Constraint("the_copy_engine_reads_windows", _copy_engine_reads),
     Constraint("clusters_divide_filters", _columns_are_divided),
     Constraint("columns_have_filters", _columns_have_filters),
+    Constraint("sums_are_divided_where_multiprocessors_idle", _ends_sooner),
     Constraint("pipelines_are_no_longer_than_sums", _pipeline_is_no_longer_than_sums),
     constraints.shared_memory_fits(
         lambda product_columns, product_stages: _shared_bytes(product_columns, product_stages) + _STATIC_BYTES
@@ -241,15 +260,12 @@ def im2col_launch(plan: Plan) -> Im2colLaunch:
     axes = _axes_of(plan.problem)
     sides, copied = _windows(axes), _copied_channels(axes)
     columns, cluster = plan.integer("product_columns"), plan.integer("product_cluster")
-    groups, sizes = axes.get("groups", 1), [axes[name] for name in sides_of(axes)]
+    sizes = [axes[name] for name in sides_of(axes)]
     channels, strides = _channels_and_strides(plan, sizes)
     _, lower, upper, steps, _ = zip(*reversed(sides), strict=True)
     rows, depth = rows_of_filters(plan)
-    geometry = geometry_of_axes(axes)
-    phases = math.prod(geometry.stride) if geometry.transposed else 1
-    tiles = phases * groups * ceil_div(axes["out_channels"] // groups, columns)
-    tiles *= ceil_div(axes["batch"] * math.prod(side.number for side in sides), _TILE_PIXELS * cluster)
-    slices, shared = plan.integer("product_slices"), _shared_bytes(columns, plan.integer("product_stages"))
+    slices, stages = plan.integer("product_slices"), plan.integer("product_stages")
+    tiles, shared = _tiles(plan.problem, columns, cluster), _shared_bytes(columns, stages)
     resident = min(_RESIDENT.get(columns, 1), _SHARED_BYTES // (shared + _STATIC_BYTES))
     at_once = tiles if slices > 1 else max(1, plan.device.multiprocessors * resident // cluster)
     return Im2colLaunch(

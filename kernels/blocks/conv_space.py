@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tunebench.kernels.blocks import conv_im2col
 from tunebench.kernels.blocks.conv_im2col import IM2COL, IM2COL_PARTS, is_im2col
@@ -11,6 +11,7 @@ from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.early_launches import BEGINS_EARLY, early_launches
 from tunebench.kernels.shared.images import geometry_of_axes, sides_of
 from tunebench.tuner import constraints
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.kernel import ceil_div
 from tunebench.tuner.problem import Problem, Work
@@ -111,10 +112,12 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
     ]
     if not graphs:
         conditions.append(Constraint("function_is_not_for_a_graph", _is_no_graph))
-    # The first is refused where the reference does not round, whatever it may do; the last takes few channels alone.
-    starts = tuple({"convolution": way} for way in (IM2COL, IM2COL_PARTS, "direct"))
+    # TF32's are refused where the reference does not round, whatever it may do; the last takes few channels alone.
+    divided: Mapping[str, Value] = {"convolution": IM2COL, "product_columns": 128}
+    starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (4, 2)]
+    starts += [{"convolution": way} for way in (IM2COL, IM2COL_PARTS, "direct")]
     rounding = tuple(one.name for one in tunables if one.name in _ROUNDING)
-    return SearchSpace(tunables, (*conditions, *needs), starts, rounding)
+    return SearchSpace(tunables, (*conditions, *needs), tuple(starts), rounding)
 
 
 def implicit_shared_bytes(problem: Problem, ring_rows: int, register_rows: int | None = None) -> int:

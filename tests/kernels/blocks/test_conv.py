@@ -423,6 +423,23 @@ def test_the_default_is_the_best_guess_where_it_is_valid() -> None:
     assert default(cpu, precision="strict")[0] == "strict"
 
 
+def test_a_study_begins_with_sums_that_are_divided_where_multiprocessors_would_idle() -> None:
+    def first(batch: int, side: int, channels: int, precision: str = "tf32", **options: Any) -> tuple[object, ...]:
+        layer = Tuned(channels, channels, {"kernel_size": 3, "padding": 1, **options})
+        problem = layer.problem(torch.empty(batch, channels, side, side))
+        assert problem is not None
+        problem = Problem(problem.axes, "float32", {**problem.options, "precision": precision})
+        valid = Tuned.kernel.space.enumerate(problem, HOPPER)
+        number = next(one for start in Tuned.kernel.space.starts if (one := valid.completing(start)) is not None)
+        return valid[number]["convolution"], valid[number].get("product_slices")
+
+    assert first(2, 8, 256) == ("im2col", 4)  # 1 · 2 tiles
+    assert first(2, 16, 1280) == ("im2col", 2)  # 4 · 10 tiles of 132 multiprocessors
+    assert first(2, 32, 640) == first(64, 28, 128) == ("im2col", 1)
+    assert first(2, 16, 64, precision="strict") == ("im2col_parts", 1)
+    assert first(2, 16, 64, groups=64) == ("direct", None)
+
+
 def test_functions_that_a_graph_can_compute() -> None:
     least = Step("min", ("top", "value"))
     assert steps_of("(min(value, top) + bias) * 2", ["top"]) == Step("mul", (Step("add", (least, "bias")), 2.0))
