@@ -36,6 +36,7 @@ from tunebench.tuner.problem import Accuracy, Problem, Work
 from tunebench.tuner.reference import Reference
 from tunebench.tuner.result import CONTROL, Baseline, CacheRegime, ErrorFigures, Ratio
 from tunebench.tuner.settings import Setting, apply_settings, described, require_settings, under
+from tunebench.tuner.study.account import Account, Activity
 from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, copy_of, pick_clock
@@ -142,6 +143,7 @@ class Result:
         reason: for people: the trial it comes from, or why there is nothing better.
         floor_ms, bound: the least time that the device's best rates allow, and by which of them; None without ceilings.
         wrong: the baselines whose own error is beyond the gate's bound.
+        spent: seconds by phase, to the end of the rounds.
         notes: baselines that are missing, and why, and those that are wrong.
     """
 
@@ -157,6 +159,7 @@ class Result:
     floor_ms: float | None
     bound: str
     wrong: tuple[str, ...]
+    spent: Mapping[Activity, float]
     notes: tuple[str, ...]
 
     @property
@@ -322,34 +325,39 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
     Raises:
         TunebenchError: the case is not legal, or its model cannot serve the reference's inputs.
     """
+    account = Account()
     set_policy(wait=True)  # what is timed is the kernel, whenever it was built
     set_accuracy(case.accuracy)
     factory = load_model(case.kernel)
     kernel, device = factory.kernel, find_device(case.device)
     apply_settings(case.settings, device.torch_device.type)
     reference = kernel.reference(case.sizes, case.dtype)
-    subject = Subject.prepare(kernel, factory, reference, case.mode, device, case.accuracy)
+    with account.phase(Activity.REFERENCE):
+        subject = Subject.prepare(kernel, factory, reference, case.mode, device, case.accuracy)
     notes: list[str] = []
     models: dict[str, Callable[..., Any]] = {Baseline.REFERENCE: subject.reference}
     if case.compiled:
-        for name in case.compiled:
-            try:
-                models[name] = compile_reference(subject.reference, subject.oracle.cases[0].inputs, COMPILE_MODES[name])
-            except CompiledReferenceError as error:
-                notes.append(f"{COMPILE_MODES[name]}: {error}")
-        end_compilers()
-    try:
-        models[Baseline.DEFAULT] = _default_model(subject, factory, reference, case.mode)
-    except CompileError as error:
-        notes.append(f"default configuration: {error}")
+        with account.phase(Activity.COMPILING):
+            inputs = subject.oracle.cases[0].inputs
+            for name in case.compiled:
+                try:
+                    models[name] = compile_reference(subject.reference, inputs, COMPILE_MODES[name])
+                except CompiledReferenceError as error:
+                    notes.append(f"{COMPILE_MODES[name]}: {error}")
+            end_compilers()
     tuned = cast(TunedModule, subject.model)
     given = None
-    if case.configuration is not None:
-        given = kernel.space.choose(case.configuration, subject.problem, subject.device)
-        tuned.pin(_plan(subject, given))
+    with account.phase(Activity.COMPILER):
+        try:
+            models[Baseline.DEFAULT] = _default_model(subject, factory, reference, case.mode)
+        except CompileError as error:
+            notes.append(f"default configuration: {error}")
+        if case.configuration is not None:
+            given = kernel.space.choose(case.configuration, subject.problem, subject.device)
+            tuned.pin(_plan(subject, given))
     models[TUNED] = tuned
 
-    with torch.no_grad():
+    with torch.no_grad(), account.phase(Activity.QUICK):
         errors = {name: _errors(model, subject.oracle) for name, model in models.items() if name != Baseline.REFERENCE}
         choice = _choice_of(tuned, subject.problem, given)
         # Where a process permits TF32 the reference's own operations are further off than eager in float32.
@@ -358,7 +366,8 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
         for name in wrong:
             largest = _worst(errors[name]).max_relative
             notes.append(f"{name}: its error, {largest:.1e} of the output's size, is beyond the gate's bound")
-        samples = _samples(subject, models, case.seconds)
+        with account.phase(Activity.ROUNDS):
+            samples = _samples(subject, models, case.seconds)
     work = kernel.work(subject.problem)
     floor: tuple[float | None, str] = (None, "")
     if ceilings is not None:
@@ -377,6 +386,7 @@ def measure_case(case: BenchCase, ceilings: Ceilings | None) -> Result:
         floor_ms=floor[0],
         bound=floor[1],
         wrong=tuple(wrong),
+        spent=account.seconds,
         notes=tuple(notes),
     )
 

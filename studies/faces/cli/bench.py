@@ -144,7 +144,7 @@ def _result_values(result: Result) -> dict[str, Any]:
     return values_of(
         result,
         *("kernel", "problem", "timings", "speedups", "right", "tier", "configuration", "reason", "floor_ms", "bound"),
-        *("wrong", "notes"),
+        *("wrong", "spent", "notes"),
         accuracy=result.problem.accuracy,
         eager=described(result.problem.options),
         errors={str(name): values_of(error, *figures) for name, error in result.errors.items()},

@@ -93,7 +93,7 @@ class Row:
         kernelbench_eager_ms, kernelbench_tuned_ms: KernelBench's own times, at its own sizes.
         difference: the largest, of the seeds that were wrong.
         seconds, held: by stage, and how many of them with the device.
-        spent: seconds of the study, by phase.
+        spent, bench_spent: seconds of the study, and of the timing beside eager, by phase.
     """
 
     name: str
@@ -121,6 +121,7 @@ class Row:
     seconds: dict[str, float] = field(default_factory=dict)
     held: dict[str, float] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
+    bench_spent: dict[str, float] = field(default_factory=dict)
 
 
 class _Counted:
@@ -251,6 +252,7 @@ def _bench(
     row.tuned_ms = result.timings[TUNED].median_ms
     row.share, row.bound = result.share, result.bound
     row.error = result.errors[TUNED].multiple_of_reference
+    row.bench_spent = {phase.value: round(seconds, 2) for phase, seconds in result.spent.items()}
     row.notes += [f"bench: {note}" for note in result.notes]
     if not result.right:
         row.notes.append("bench: the error is beyond the gate's bound")

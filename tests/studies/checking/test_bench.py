@@ -25,6 +25,7 @@ from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Baseline
+from tunebench.tuner.study.account import Activity
 
 CEILINGS = Ceilings(copy_gbs=4000.0, read_gbs=4400.0, gemm_tflops={"fp32": 50.0, "fp16": 700.0})
 
@@ -48,6 +49,7 @@ def test_a_case_has_every_figure(write_kernel: WriteKernel) -> None:
     assert result.tier == "default"
     assert dict(result.configuration or {}) == {"block_size": 64, "blocks": 2, "variety": 0}
     assert result.share == pytest.approx((result.floor_ms or math.nan) / result.timings[TUNED].median_ms)
+    assert {Activity.REFERENCE, Activity.QUICK, Activity.ROUNDS} <= result.spent.keys()
 
 
 def test_a_wrong_model_is_said_to_be_wrong(write_kernel: WriteKernel) -> None:
