@@ -7,7 +7,8 @@ of KernelBench's evaluated by that: five seeds, its tolerance, its clock, the mo
 as soon as a problem is done; the same command goes on where the last one stopped, in an order that is drawn by lot, so
 that a part is a fair sample. `python -m tests.benchmarks.exam.table FILE` makes the tables of the page.
 
-Two processes take turns on each GPU: one measures, alone, while the other imports and prepares what it will measure.
+Two processes take turns on each GPU: one measures, alone, while the other imports, and builds what torch.compile will
+choose from, which takes most of a problem's minute.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from tunebench.tuner.files import whole_file
 _WAIT_SECONDS = 1.0
 _LANES = 2
 """Processes that share a GPU."""
+_MEASURING_CORES = 4
+"""Cores for the one that measures; the others build for the next."""
 
 
 def main(
@@ -79,7 +82,7 @@ def main(
     budget = Budget(tune_seconds, trials, bench_seconds, compiled)
     folder.mkdir(parents=True, exist_ok=True)
     lanes = []
-    cores = max(2, (os.cpu_count() or 2) // len(gpus))  # of two processes one has its turn
+    cores = max(2, (os.cpu_count() or 2) // len(gpus) - _MEASURING_CORES)
     turns = [spawn.Lock() for _ in gpus]  # kept until their processes have them
     for visible, turn in zip(gpus, turns, strict=True):
         for _ in range(_LANES):

@@ -25,12 +25,15 @@ from tunebench.studies.faces.api import tune
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import KernelFolderError, TunebenchError
 from tunebench.tuner.isolation import IsolatedProcess, run_isolated, start_forkserver
-from tunebench.tuner.kernel import Mode
+from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.result import Baseline, TrialStatus
-from tunebench.tuner.timing.torch_compile import start_compilers
+from tunebench.tuner.timing.torch_compile import compile_reference, end_compilers, start_compilers
 
 if TYPE_CHECKING:
     from tests.benchmarks.kernelbench import Verdict
+
+_SHARE_OF_CHOICES = 0.1
+"""Of the device's memory, for building what torch.compile chooses from while another problem has its turn."""
 
 STAGE_SECONDS = 150.0
 """The longest that tuning, timing or evaluating one problem may take."""
@@ -240,6 +243,9 @@ def _bench(
         compiled=(Baseline.COMPILED,) if budget.compiled and device != "cpu" else (),
         seconds=budget.bench_seconds,
     )
+    if case.compiled:
+        with contextlib.suppress(TunebenchError):  # it is told by the turn that fails
+            run_isolated(STAGE_SECONDS, _build_choices, case)
     result = _in_turn(turn, partial(_prepare, case), partial(measure_case, case, ceilings))
     row.tier = result.tier
     row.configuration = None if result.configuration is None else dict(result.configuration)
@@ -288,6 +294,22 @@ def _prepare(case: BenchCase) -> None:
         # It asks the driver for a GPU, as the server that processes are forked from must not.
         importlib.import_module("torch._inductor.compile_fx")
         start_compilers()
+
+
+def _build_choices(case: BenchCase) -> None:
+    """Have Triton build what max-autotune chooses from, so that a turn is for measuring; its cache is shared.
+
+    Here nothing is measured, all choices are equal, and what is chosen stays in a cache of Inductor's own.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        _prepare(case)
+        clock = type(importlib.import_module("torch._inductor.runtime.benchmarking").benchmarker)
+        clock.benchmark_gpu = lambda *_arguments, **_named: 1.0
+        torch.cuda.set_per_process_memory_fraction(_SHARE_OF_CHOICES)
+        reference, device = load_model(case.kernel).kernel.reference(case.sizes), find_device(case.device).torch_device
+        compile_reference(prepare_model(reference, case.mode, device), reference.make_inputs(0, device))
+        end_compilers()
 
 
 def _import_evaluation(checkout: Path) -> None:
