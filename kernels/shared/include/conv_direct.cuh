@@ -8,6 +8,8 @@
 
 constexpr bool direct = convolution == convolution_t::direct;
 
+constexpr int lanes_of_warp = 32;
+
 using DirectSums = accumulator_t[direct_rows][direct_columns];
 
 // Torch's own kernels for channels by themselves on a GPU leave out what is beyond the image; libraries multiply a zero, of
@@ -71,6 +73,8 @@ __device__ __forceinline__ void direct_by_block(const scalar_t* __restrict__ x, 
         const long long across = (out.width + direct_columns - 1) / direct_columns;
         const long long all = shape.samples * filters * tiles * across;
         const bool is_short = all < (1ll << 32);
+        // Of shorter rows each warp has the ends of some: its lanes would go both ways, one after the other.
+        const bool has_inner_warps = output_last || across >= lanes_of_warp;
         const long long threads = static_cast<long long>(gridDim.x) * direct_block_size;
         for (long long i = static_cast<long long>(blockIdx.x) * direct_block_size + threadIdx.x; i < all; i += threads) {
             // From the fastest to the slowest: columns, rows, channel; or channel, columns, rows.
@@ -85,7 +89,7 @@ __device__ __forceinline__ void direct_by_block(const scalar_t* __restrict__ x, 
             const long long first_channel = channel / (filters / groups) * channels;
             const long long first_row = row * stride_height - padding_above;
             const long long first_column = column * stride_width - padding_before;
-            const bool is_inside = first_row >= 0 && first_row + direct_span_rows <= shape.image.height &&
+            const bool is_inside = has_inner_warps && first_row >= 0 && first_row + direct_span_rows <= shape.image.height &&
                                    first_column >= 0 && first_column + direct_span_columns <= shape.image.width;
 #pragma unroll 1
             for (long long k = 0; k < channels; ++k) {
