@@ -17,18 +17,12 @@ from tunebench.tuner.users_code import described
 _PATIENCE_SECONDS = 0.5
 """Inductor's processes have so long to end by themselves."""
 
-_START_SECONDS = 30.0
-"""They have so long to start, on a slow host."""
-
-_SEARCHING = "max-autotune"
-"""The beginning of the modes that compile dozens of kernels to choose from."""
-
 
 class CompiledReferenceError(TunebenchError):
     """torch.compile could not compile or run the reference; the message is its first line."""
 
 
-def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = _SEARCHING) -> Callable[..., Any]:
+def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-autotune") -> Callable[..., Any]:
     """Compile the model by `torch.compile` for these inputs; max-autotune takes tens of seconds.
 
     A process that compiles for many shapes calls `torch.compiler.reset()` in between: beyond some programs of one
@@ -44,8 +38,6 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = _SEAR
     if hasattr(bars, "set_lock"):  # by itself it takes a semaphore, which a worker that is killed leaves behind
         bars.set_lock(threading.RLock())
     mode = getattr(model, "compile_mode", mode)
-    if mode.startswith(_SEARCHING) and torch.cuda.is_available():
-        start_compilers()
     compiled: Callable[..., Any] = torch.compile(model, mode=mode, dynamic=False)
     try:
         with torch.no_grad(), without_reports():
@@ -54,17 +46,6 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = _SEAR
     except Exception as error:  # another project's compiler raises what it likes
         raise CompiledReferenceError(f"torch.compile: {described(error)}") from error
     return compiled
-
-
-def start_compilers() -> None:
-    """Start Inductor's processes, and wait until they are ready.
-
-    What it compiles before then takes turns in this process: on an H200's host a convolution's kernels took 110 s.
-    """
-    with contextlib.suppress(ImportError, AttributeError, RuntimeError, TimeoutError):  # none of it is public
-        from torch._inductor.async_compile import AsyncCompile
-
-        AsyncCompile.wait_pool_ready(timeout=_START_SECONDS)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ as soon as a problem is done; the same command goes on where the last one stoppe
 that a part is a fair sample. `python -m tests.benchmarks.exam.table FILE` makes the tables of the page.
 
 Two processes take turns on each GPU: one measures, alone, while the other imports, and builds what torch.compile will
-choose from, which takes most of a problem's minute.
+choose from, which seems to take most of a problem's minute.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from tunebench.tuner.errors import KernelFolderError, TunebenchError
 from tunebench.tuner.isolation import IsolatedProcess, run_isolated, start_forkserver
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.result import Baseline, TrialStatus
-from tunebench.tuner.timing.torch_compile import compile_reference, end_compilers, start_compilers
+from tunebench.tuner.timing.torch_compile import compile_reference, end_compilers
 
 if TYPE_CHECKING:
     from tests.benchmarks.kernelbench import Verdict
@@ -293,7 +293,7 @@ def _prepare(case: BenchCase) -> None:
     if case.compiled:
         # It asks the driver for a GPU, as the server that processes are forked from must not.
         importlib.import_module("torch._inductor.compile_fx")
-        start_compilers()
+        importlib.import_module("torch._inductor.async_compile").AsyncCompile.wait_pool_ready()
 
 
 def _build_choices(case: BenchCase) -> None:
