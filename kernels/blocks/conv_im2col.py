@@ -191,6 +191,12 @@ def _ends_sooner(product_columns: int, product_slices: int, problem: Problem, de
     return product_slices == 1 or 3 * most(product_slices) <= 2 * most(product_slices // 2)
 
 
+def _is_matrix(convolution: str, problem: Problem) -> bool:
+    """Return whether there is more than one filter: by one alone cuDNN multiplies more exactly than in TF32."""
+    is_exact = convolution != IM2COL or problem.item_bytes == 2
+    return is_exact or problem.axes["out_channels"] > problem.axes.get("groups", 1)
+
+
 def _columns_have_filters(product_columns: int, problem: Problem) -> bool:
     """Return whether less than 64 columns of a tile are without filters."""
     filters = problem.axes["out_channels"] // problem.axes.get("groups", 1)
@@ -214,6 +220,7 @@ CONSTRAINTS = (
     constraints.needs("convolution", IM2COL_PARTS, dtypes=("float32",), architectures=("sm_90",)),
     Constraint("the_copy_engine_reads_windows", _copy_engine_reads),
     Constraint("clusters_divide_filters", _columns_are_divided),
+    Constraint("one_filter_is_no_matrix", _is_matrix),
     Constraint("columns_have_filters", _columns_have_filters),
     Constraint("sums_are_divided_where_multiprocessors_idle", _ends_sooner),
     Constraint("pipelines_are_no_longer_than_sums", _pipeline_is_no_longer_than_sums),

@@ -154,6 +154,7 @@ def bytes_left_behind(call: Call, turns: Sequence[Sequence[Any]], count: int, de
     Each call has new inputs. Counted is what both halves of the calls leave, so that a cache that fills once is not;
     what only Python's collector lets go of is not left behind.
     """
+    gc.collect()  # what others have left to it would hide as much, if it were let go of meanwhile
     levels = [_level(call, turns, number, device) for number in (_WARMING, count // 2, count // 2)]
     if (left := _steady(levels, count)) is not None and left >= LEAK_BYTES:
         levels = [_level(call, turns, number, device, collects=True) for number in (0, count // 2, count // 2)]

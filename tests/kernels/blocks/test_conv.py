@@ -384,10 +384,10 @@ def test_where_the_copy_engine_writes() -> None:
 
 @pytest.mark.slow
 def test_what_goes_by_no_implicit_product() -> None:
-    def ways(geometry: str, channels: int = 16) -> set[object]:
+    def ways(geometry: str, channels: int = 16, filters: int = 16) -> set[object]:
         problem = Tuned(8, 16, GEOMETRIES[geometry]).problem(torch.randn(2, 8, 30, 30))
         assert problem is not None
-        axes = {**problem.axes, "in_channels": channels}
+        axes = {**problem.axes, "in_channels": channels, "out_channels": filters}
         problem = Problem(axes, "float32", {**problem.options, "precision": "tf32"})
         space = Tuned.kernel.space.enumerate(problem, HOPPER)
         return {member["convolution"] for member in space}
@@ -403,6 +403,8 @@ def test_what_goes_by_no_implicit_product() -> None:
     # Copies of the copy engine hold 16 channels of one group.
     assert "im2col" in ways("strided", 3) and "im2col" not in ways("groups", 8)
     assert "im2col" in ways("groups", 64) and "im2col" not in ways("groups", 96 - 4)
+    assert "im2col" in ways("plain", filters=2) and "im2col_parts" in ways("plain", filters=1)
+    assert "im2col" not in ways("plain", filters=1)
     assert "direct" in ways("by channel") and "direct" not in ways("plain")
 
 

@@ -1,5 +1,6 @@
 """Questions that take many calls."""
 
+import gc
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -41,3 +42,21 @@ def test_the_answer_that_is_another_one_after_some_calls_is_kept() -> None:
 
     (answers,) = questions.outputs_in_turns(call, [(torch.zeros(3),)], 64)
     assert [float(one[0]) for one in answers] == [0.0, 1.0]
+
+
+def test_what_others_left_for_the_collector_hides_no_memory_that_is_kept() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+            self.held = torch.ones(1 << 20)
+
+    kept: list[torch.Tensor] = []
+
+    def call(_inputs: Sequence[Any]) -> None:
+        kept.append(torch.ones(1 << 12))
+        if len(kept) % 10 == 0:
+            gc.collect()  # as Python does by itself, whenever it likes
+
+    Cycle()
+    left = questions.bytes_left_behind(call, [(torch.ones(1),)], 64, torch.device("cpu"))
+    assert left is None or left >= 4 << 12
