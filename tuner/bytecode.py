@@ -10,9 +10,6 @@ import os
 import sys
 from pathlib import Path
 
-from tunebench.tuner.cache_folder import default_cache_folder
-from tunebench.tuner.files import made_private
-
 
 def keep_bytecode(package: str = "torch") -> None:
     """Have this process, and those that it starts, keep bytecode in the cache folder, where Python keeps none.
@@ -25,11 +22,15 @@ def keep_bytecode(package: str = "torch") -> None:
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None or found.cached is None:
         return
+    if not sys.dont_write_bytecode and os.access(Path(found.origin).parent, os.W_OK):
+        return
+    # Late, since most installations keep bytecode, and every command begins here.
+    from tunebench.tuner.cache_folder import default_cache_folder
+    from tunebench.tuner.files import made_private
+
     folder = default_cache_folder() / "bytecode"
-    if sys.pycache_prefix != str(folder):
-        is_written = not sys.dont_write_bytecode and os.access(Path(found.origin).parent, os.W_OK)
-        if is_written or Path(found.cached).exists():
-            return
+    if sys.pycache_prefix != str(folder) and Path(found.cached).exists():
+        return
     try:
         if not made_private(folder.parent) or not made_private(folder):
             return

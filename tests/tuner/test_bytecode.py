@@ -30,12 +30,12 @@ def installed(tmp_path: Path) -> Path:
 
 
 def kept(folder: Path) -> set[str]:
-    """Whose bytecode is in a folder."""
+    """Return the packages whose bytecode is in a folder."""
     return {path.parent.name for path in folder.rglob("__init__.*.pyc") if "package" in path.parent.name}
 
 
 def run(installed: Path, cache: Path, **variables: str) -> str:
-    """What the script says, with the packages to import and a cache folder."""
+    """Return what the script prints, with the packages to import and a cache folder."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"TUNEBENCH_CACHE": str(cache), "PYTHONPATH": f"{installed}:{environment.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-c", _SCRIPT]

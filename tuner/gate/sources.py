@@ -16,7 +16,7 @@ from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference
 
 _ROOM_BYTES = 4 << 30
-"""What a call at sizes that nobody knows may take of a GPU's memory."""
+"""A call at sizes that nobody knows may take so much of a GPU's memory."""
 
 Sizes = Mapping[str, int | float]
 """The numeric constants of a reference's file, and the numbers without a name that inputs and models are made from."""

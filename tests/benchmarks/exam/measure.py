@@ -32,8 +32,8 @@ from tunebench.tuner.timing.torch_compile import compile_reference, end_compiler
 if TYPE_CHECKING:
     from tests.benchmarks.kernelbench import Verdict
 
-_SHARE_OF_CHOICES = 0.1
-"""Of the device's memory, for building what torch.compile chooses from while another problem has its turn."""
+_SHARE_OF_CHOICES = 0.05
+"""Building what torch.compile chooses from may take this share of the device's memory, while another has its turn."""
 
 STAGE_SECONDS = 150.0
 """The longest that tuning, timing or evaluating one problem may take."""

@@ -18,10 +18,10 @@ from tunebench.studies.writing.new.write_new import write_new
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.users_code import users_code
 
-_BYTES_OF_ELEMENT = 144
+_BYTES_OF_ELEMENT = 128
 """The device needs this much memory for each element of a problem's largest tensor, since the gate keeps three sets of
-inputs with their answers in float64, and a tenth is for what another problem prepares. A larger problem is tuned and
-timed at half of its batch, or a quarter. KernelBench's own evaluation is at its own sizes."""
+inputs with their answers in float64. A larger problem is tuned and timed at half of its batch, or a quarter.
+KernelBench's own evaluation is at its own sizes."""
 
 
 @dataclass(frozen=True)
