@@ -37,6 +37,7 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
     bars = torch.hub.tqdm  # type: ignore[attr-defined]
     if hasattr(bars, "set_lock"):  # by itself it takes a semaphore, which a worker that is killed leaves behind
         bars.set_lock(threading.RLock())
+    _use_torchs_assembler()
     mode = getattr(model, "compile_mode", mode)
     compiled: Callable[..., Any] = torch.compile(model, mode=mode, dynamic=False)
     try:
@@ -46,6 +47,18 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
     except Exception as error:  # another project's compiler raises what it likes
         raise CompiledReferenceError(f"torch.compile: {described(error)}") from error
     return compiled
+
+
+def _use_torchs_assembler() -> None:
+    """Have Triton use PyTorch's ptxas in this process, as Inductor's processes do.
+
+    By itself PyTorch 2.11 uses Triton's own here: max-autotune then finds nothing that they have built in Triton's
+    cache, builds all choices again one after another, and measures code that it will not run.
+    """
+    with contextlib.suppress(ImportError):  # it is none of PyTorch's public functions
+        from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
+
+        _set_triton_ptxas_path()
 
 
 @contextlib.contextmanager
