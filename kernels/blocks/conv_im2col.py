@@ -153,9 +153,10 @@ def _shared_bytes(product_columns: int, product_stages: int) -> int:
 
 
 def _columns_are_divided(product_columns: int, product_cluster: int, product_slices: int) -> bool:
-    """Return whether the blocks of a cluster share the filters or the sum, each with whole groups of filters."""
-    blocks = product_cluster * product_slices
-    return min(product_cluster, product_slices) == 1 and product_columns % (blocks * _FILTERS_OF_MAP) == 0
+    """Return whether the blocks of a cluster share the filters or the sum, and finish equally many of them."""
+    filters = product_columns // _FILTERS_OF_MAP
+    is_shared = product_slices == 1 and filters % product_cluster == 0
+    return is_shared or (product_cluster == 1 and filters % ceil_div(filters, product_slices) == 0)
 
 
 def _pipeline_is_no_longer_than_sums(convolution: str, product_stages: int, problem: Problem) -> bool:
@@ -183,12 +184,18 @@ def _tiles(problem: Problem, columns: int, cluster: int) -> int:
 
 
 def _ends_sooner(product_columns: int, product_slices: int, problem: Problem, device: Device) -> bool:
-    """Return whether the multiprocessor with most to do has a third less of it than with half as many slices."""
+    """Return whether the multiprocessor with most to do has a third less of it than with half as many slices.
+
+    It also has less than with any other number of fewer slices.
+    """
 
     def most(slices: int) -> float:
         return ceil_div(slices * _tiles(problem, product_columns, 1), device.multiprocessors) / slices
 
-    return product_slices == 1 or 3 * most(product_slices) <= 2 * most(product_slices // 2)
+    if product_slices == 1:
+        return True
+    fewer, here = [most(slices) for slices in range(1, product_slices)], most(product_slices)
+    return here < min(fewer) and 3 * here <= 2 * fewer[product_slices // 2 - 1]
 
 
 def _is_matrix(convolution: str, problem: Problem) -> bool:
@@ -212,7 +219,7 @@ TUNABLES = (
     Tunable("product_columns", (64, 128, 160, 192, 256), default=128, when=is_im2col),
     Tunable("product_stages", (3, 4, 6, 8), default=6, when=is_im2col),
     Tunable("product_cluster", (1, 2), when=is_im2col),
-    Tunable("product_slices", (1, 2, 4, 8), when=is_im2col),
+    Tunable("product_slices", (1, 2, 3, 4, 6, 8), when=is_im2col),
 )
 CONSTRAINTS = (
     # Warpgroup products are Hopper's.

@@ -114,7 +114,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         conditions.append(Constraint("function_is_not_for_a_graph", _is_no_graph))
     # TF32's are refused where the reference does not round, whatever it may do; the last takes few channels alone.
     divided: Mapping[str, Value] = {"convolution": IM2COL, "product_columns": 128}
-    starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (4, 2)]
+    starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (8, 4, 3, 2)]
     starts += [{"convolution": way} for way in (IM2COL, IM2COL_PARTS, "direct")]
     rounding = tuple(one.name for one in tunables if one.name in _ROUNDING)
     return SearchSpace(tunables, (*conditions, *needs), tuple(starts), rounding)

@@ -135,6 +135,8 @@ TILES = [
     ((64, 1, 2), (32, 72, nn.Conv2d, {"kernel_size": 3, "groups": 2, "dilation": 2})),
     ((128, 2, 1), (64, 128, nn.Conv2d, {"kernel_size": 3, "padding": "same", "dilation": (2, 1)})),
     ((128, 1, 4), (48, 200, nn.Conv2d, {"kernel_size": 1, "stride": 8, "bias": False})),
+    ((128, 1, 3), (128, 168, nn.Conv2d, {"kernel_size": (2, 3), "padding": 1})),
+    ((64, 1, 8), (72, 104, nn.Conv2d, {"kernel_size": 3, "dilation": 2, "padding": 2})),
     ((160, 1, 1), (64, 320, nn.Conv3d, {"kernel_size": (2, 3, 4), "stride": (1, 2, 1), "padding": (0, 1, 2)})),
     ((192, 2, 1), (16, 192, nn.ConvTranspose2d, {"kernel_size": (3, 4), "stride": (2, 3), "output_padding": (1, 0)})),
     ((192, 1, 2), (96, 336, nn.ConvTranspose2d, {"kernel_size": 2, "stride": 3, "groups": 2, "dilation": (3, 1)})),

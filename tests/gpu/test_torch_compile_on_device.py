@@ -19,10 +19,10 @@ def test_this_process_builds_no_product_again(tmp_path: Path, monkeypatch: pytes
     for variable in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / variable))
     monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
-    found: dict[str, bool] = {}
+    found: list[tuple[str, bool]] = []
 
     def listen(*, src: Any, cache_hit: bool, **_told: Any) -> None:
-        found[src.name] = cache_hit and found.get(src.name, True)
+        found.append((src.name, cache_hit))
 
     monkeypatch.setattr(knobs.compilation, "listener", listen)
     AsyncCompile.wait_pool_ready()
@@ -32,6 +32,6 @@ def test_this_process_builds_no_product_again(tmp_path: Path, monkeypatch: pytes
     finally:
         end_compilers()
     # Pointwise kernels are tuned by building one after another here, whoever assembles them.
-    products = {name: hit for name, hit in found.items() if "poi" not in name}
+    products = [hit for name, hit in found if name == "triton_mm"]
     assert len(products) >= 3, found
-    assert all(products.values()), found
+    assert all(products), found

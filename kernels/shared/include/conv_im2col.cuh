@@ -15,7 +15,8 @@
 // some are its own, and it goes over the images in steps of 1. No zeros are multiplied.
 //
 // product_cluster   blocks that have neighbouring pixels and share what they read of the filters
-// product_slices    blocks that have a part of the sum each, where tiles are few; each finishes a part of the filters
+// product_slices    blocks that have a part of the sum each, where tiles are few; each finishes a part of the filters, until
+//                   there are none left
 #pragma once
 
 #include "wgmma.cuh"
@@ -24,6 +25,7 @@ constexpr int im2col_multipliers = 256;
 constexpr int im2col_threads = im2col_multipliers + 32;
 constexpr int im2col_blocks = product_columns <= 64 ? 3 : product_columns <= 128 ? 2 : 1;  // Of a multiprocessor.
 constexpr int im2col_cluster = im2col ? product_cluster * product_slices : 1;
+constexpr int finished_columns = (product_columns / filters_of_map + product_slices - 1) / product_slices * filters_of_map;
 
 #if TUNEBENCH_HOPPER
 
@@ -254,17 +256,20 @@ __device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], 
     }
 }
 
-// The sums of all slices, of this block's part of the columns. All multipliers; the block's other warp meets them in
-// `cluster_sync`, here and once more before the block ends.
-__device__ __forceinline__ void add_slices(const float (&sum)[product_columns / 2], unsigned char* shared, u32 slice,
-                                           float (&mine)[product_columns / 2 / product_slices]) {
+// The sums of all slices, of this block's part of the columns; false where it has none. All multipliers; the block's other
+// warp meets them in `cluster_sync`, here and once more before the block ends.
+__device__ __forceinline__ bool add_slices(const float (&sum)[product_columns / 2], unsigned char* shared, u32 slice,
+                                           float (&mine)[finished_columns / 2]) {
     float* const parts = reinterpret_cast<float*>(shared) + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < product_columns / 2; ++i) {
         parts[i * im2col_multipliers] = sum[i];
     }
     cluster_sync();
-    constexpr int own = product_columns / 2 / product_slices;
+    constexpr int own = finished_columns / 2;
+    if (slice * finished_columns >= product_columns) {
+        return false;
+    }
 #pragma unroll
     for (int i = 0; i < own; ++i) {
         const float* const part = parts + (slice * own + i) * im2col_multipliers;
@@ -274,6 +279,7 @@ __device__ __forceinline__ void add_slices(const float (&sum)[product_columns / 
             mine[i] += ld_shared_cluster(part, other);
         }
     }
+    return true;
 }
 
 // All multipliers: a tile. `of_channels` is not read any more by whom has not come to the next one's.
@@ -327,12 +333,12 @@ __device__ __forceinline__ void multiply_windows(unsigned char* shared, u64* ful
     if constexpr (product_slices == 1) {
         finish_windows<product_columns>(sum, tile, tile.filter, filters_of_group, of_channels, output, shape, epilogue);
     } else {
-        constexpr int columns = product_columns / product_slices;
-        const u32 slice = rank / product_cluster;
-        float mine[columns / 2];
-        add_slices(sum, shared, slice, mine);
-        finish_windows<columns>(mine, tile, tile.filter + slice * columns, filters_of_group, of_channels + slice * columns,
-                                output, shape, epilogue);
+        const u32 slice = rank / product_cluster, begin = slice * finished_columns;
+        float mine[finished_columns / 2];
+        if (add_slices(sum, shared, slice, mine)) {
+            finish_windows<finished_columns>(mine, tile, tile.filter + begin, filters_of_group, of_channels + begin, output,
+                                             shape, epilogue);
+        }
     }
 }
 

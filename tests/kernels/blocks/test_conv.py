@@ -331,6 +331,7 @@ THREADS, BULK = (IMPLICIT | {"writes": way} for way in ("threads", "bulk"))
         ("gate", "bfloat16", BULK | {"register_rows": 1}),
         ("relu_bias", "float32", IM2COL | {"product_columns": 64}),
         ("residual", "float32", IM2COL | {"product_columns": 256, "product_slices": 8}),
+        ("relu_bias", "float32", IM2COL | {"product_columns": 128, "product_slices": 3}),
         ("gate", "bfloat16", IM2COL | {"product_columns": 192, "product_cluster": 2}),
         ("subtract_mish", "float32", {"convolution": "im2col_parts", "product_columns": 160}),
     ],
@@ -435,9 +436,12 @@ def test_a_study_begins_with_sums_that_are_divided_where_multiprocessors_would_i
         number = next(one for start in Tuned.kernel.space.starts if (one := valid.completing(start)) is not None)
         return valid[number]["convolution"], valid[number].get("product_slices")
 
-    assert first(2, 8, 256) == ("im2col", 4)  # 1 · 2 tiles
-    assert first(2, 16, 1280) == ("im2col", 2)  # 4 · 10 tiles of 132 multiprocessors
-    assert first(2, 32, 640) == first(64, 28, 128) == ("im2col", 1)
+    assert first(2, 8, 256) == ("im2col", 8)  # 1 · 2 tiles
+    assert first(2, 16, 1280) == ("im2col", 3)  # 4 · 10 tiles of 132 multiprocessors
+    assert first(4, 16, 1024) == ("im2col", 2)  # 8 · 8 tiles, and no more with 3 slices
+    assert first(4, 16, 512) == ("im2col", 4)  # 8 · 4 tiles
+    assert first(2, 32, 640) == ("im2col", 3)  # 16 · 5 tiles: in two turns, of a third each
+    assert first(64, 28, 128) == ("im2col", 1)
     assert first(2, 16, 64, precision="strict") == ("im2col_parts", 1)
     assert first(2, 16, 64, groups=64) == ("direct", None)
 
