@@ -23,28 +23,46 @@ constexpr bool multiplies_zeros = true;
 constexpr int direct_span_rows = (direct_rows - 1) * stride_height + span_height;
 constexpr int direct_span_columns = (direct_columns - 1) * stride_width + span_width;
 
+// Numbers of 32 bits where they hold all that is counted: what memory bounds has no time for longer divisions.
+struct ShortNumbers {
+    using Number = unsigned;
+    using Place = int;
+};
+struct LongNumbers {
+    using Number = unsigned long long;
+    using Place = long long;
+};
+
 // Adds to the outputs what one input channel gives them. `first_row` and `first_column` are of the first output's window;
 // `inside` where the image has all that the windows see.
-template <bool inside>
-__device__ __forceinline__ void add_channel(DirectSums& sums, const scalar_t* plane, long long step, const Sides& image,
-                                            const scalar_t* weight, long long weight_step, long long first_row,
-                                            long long first_column) {
+template <class Numbers, bool inside>
+__device__ __forceinline__ void add_channel(DirectSums& sums, const scalar_t* plane, typename Numbers::Place step,
+                                            const Sides& image, const scalar_t* weight, long long weight_step,
+                                            typename Numbers::Place first_row, typename Numbers::Place first_column) {
+    using Place = typename Numbers::Place;
+    const auto is_within = [](Place place, long long size) {  // A negative one is large.
+        return inside || static_cast<typename Numbers::Number>(place) < static_cast<typename Numbers::Number>(size);
+    };
     accumulator_t weights[kernel_height][kernel_width];
 #pragma unroll
     for (int place = 0; place < kernel_height * kernel_width; ++place) {
         weights[place / kernel_width][place % kernel_width] = weight[place * weight_step];
     }
+    bool is_column[direct_span_columns];
+#pragma unroll
+    for (int column = 0; column < direct_span_columns; ++column) {
+        is_column[column] = is_within(first_column + column, image.width);
+    }
 #pragma unroll
     for (int row = 0; row < direct_span_rows; ++row) {
-        const long long down = first_row + row;
-        const bool is_row = inside || (down >= 0 && down < image.height);
+        const bool is_row = is_within(first_row + row, image.height);
+        const Place line = ((first_row + row) * static_cast<Place>(image.width) + first_column) * step;
 #pragma unroll
         for (int column = 0; column < direct_span_columns; ++column) {
-            const long long across = first_column + column;
-            const bool is_there = inside || (is_row && across >= 0 && across < image.width);
+            const bool is_there = is_row && is_column[column];
             accumulator_t value = 0;
             if (is_there) {
-                value = plane[(down * image.width + across) * step];
+                value = plane[line + column * step];
             }
 #pragma unroll
             for (int output = 0; output < direct_rows * direct_columns; ++output) {
@@ -62,71 +80,89 @@ __device__ __forceinline__ void add_channel(DirectSums& sums, const scalar_t* pl
     }
 }
 
+template <class Numbers>
+__device__ __forceinline__ void direct_outputs(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight,
+                                               scalar_t* __restrict__ output, const ShapeOfSides& shape, const Sides& out,
+                                               const Epilogue& epilogue) {
+    using Number = typename Numbers::Number;
+    using Place = typename Numbers::Place;
+    constexpr long long channels = in_channels / groups, area = kernel_height * kernel_width;
+    const long long pixels = out.pixels(), in_pixels = shape.image.pixels();
+    const Number filters = static_cast<Number>(shape.out_channels), of_group = filters / static_cast<Number>(groups);
+    const Number tiles = static_cast<Number>((out.height + direct_rows - 1) / direct_rows);
+    const Number across = static_cast<Number>((out.width + direct_columns - 1) / direct_columns);
+    const long long all = shape.samples * shape.out_channels * tiles * across;
+    // Of shorter rows each warp has the ends of some: its lanes would go both ways, one after the other.
+    const bool has_inner_warps = output_last || across >= lanes_of_warp;
+    const long long threads = static_cast<long long>(gridDim.x) * direct_block_size;
+    for (long long i = static_cast<long long>(blockIdx.x) * direct_block_size + threadIdx.x; i < all; i += threads) {
+        // From the fastest to the slowest: columns, rows, channel; or channel, columns, rows.
+        const Number number = static_cast<Number>(i), fast = output_last ? filters : across;
+        const Number middle = output_last ? across : tiles, slow = output_last ? tiles : filters;
+        const Number in_fast = number % fast, in_middle = number / fast % middle, above = number / fast / middle;
+        const Number in_slow = above % slow;
+        const long long sample = above / slow;
+        const Number channel = output_last ? in_fast : in_slow;
+        const Place column = static_cast<Place>((output_last ? in_middle : in_fast) * direct_columns);
+        const Place row = static_cast<Place>((output_last ? in_slow : in_middle) * direct_rows);
+
+        DirectSums sums = {};
+        const long long first_channel = channel / of_group * channels;
+        const Place first_row = row * static_cast<Place>(stride_height) - static_cast<Place>(padding_above);
+        const Place first_column = column * static_cast<Place>(stride_width) - static_cast<Place>(padding_before);
+        const bool is_inside = has_inner_warps && first_row >= 0 && first_row + direct_span_rows <= shape.image.height &&
+                               first_column >= 0 && first_column + direct_span_columns <= shape.image.width;
+#pragma unroll 1
+        for (long long k = 0; k < channels; ++k) {
+            const scalar_t* const plane = x + offset_of(sample, first_channel + k, 0, in_channels, in_pixels, input_last);
+            const scalar_t* const window = weight + offset_of(channel, k, 0, channels, area, shape.weight_last);
+            const Place step = static_cast<Place>(input_last ? in_channels : 1);
+            const long long weight_step = shape.weight_last ? channels : 1;
+            if (is_inside) {
+                add_channel<Numbers, true>(sums, plane, step, shape.image, window, weight_step, first_row, first_column);
+            } else {
+                add_channel<Numbers, false>(sums, plane, step, shape.image, window, weight_step, first_row, first_column);
+            }
+        }
+        const Channel of_channel = epilogue.of(channel);
+        const long long apart = output_last ? shape.out_channels : 1;
+        const long long begin = offset_of(sample, channel, row * out.width + column, filters, pixels, output_last);
+        const int rows_left = static_cast<int>(out.height - row), left = static_cast<int>(out.width - column);
+#pragma unroll
+        for (int k = 0; k < direct_rows; ++k) {
+            if (k < rows_left) {
+                const long long first = begin + k * out.width * apart;
+                Pack<scalar_t, direct_columns> found{};
+#pragma unroll
+                for (int j = 0; j < direct_columns; ++j) {
+                    if (j < left) {
+                        const long long offset = first + j * apart;
+                        found.of[j] = scalar_t(epilogue(sums[k][j], of_channel, epilogue.at(offset)));
+                        if (output_last || direct_columns == 1) {
+                            output[offset] = found.of[j];
+                        }
+                    }
+                }
+                if constexpr (!output_last && direct_columns > 1) {
+                    const bool whole = left >= direct_columns && takes_packs<scalar_t, direct_columns>(output + first);
+                    store_pack(output + first, found, left, whole);
+                }
+            }
+        }
+    }
+}
+
 __device__ __forceinline__ void direct_by_block(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight,
                                                 scalar_t* __restrict__ output, const ShapeOfSides& shape,
                                                 const Epilogue& epilogue) {
     if constexpr (direct) {
-        constexpr long long channels = in_channels / groups, area = kernel_height * kernel_width;
         const Sides out = output_of(shape);
-        const long long filters = shape.out_channels, pixels = out.pixels(), in_pixels = shape.image.pixels();
-        const long long tiles = (out.height + direct_rows - 1) / direct_rows;
-        const long long across = (out.width + direct_columns - 1) / direct_columns;
-        const long long all = shape.samples * filters * tiles * across;
-        const bool is_short = all < (1ll << 32);
-        // Of shorter rows each warp has the ends of some: its lanes would go both ways, one after the other.
-        const bool has_inner_warps = output_last || across >= lanes_of_warp;
-        const long long threads = static_cast<long long>(gridDim.x) * direct_block_size;
-        for (long long i = static_cast<long long>(blockIdx.x) * direct_block_size + threadIdx.x; i < all; i += threads) {
-            // From the fastest to the slowest: columns, rows, channel; or channel, columns, rows.
-            const Division lane(i, output_last ? filters : across, is_short);
-            const Division next(lane.quotient, output_last ? across : tiles, is_short);
-            const Division last(next.quotient, output_last ? tiles : filters, is_short);
-            const long long sample = last.quotient, column = (output_last ? next.rest : lane.rest) * direct_columns;
-            const long long channel = output_last ? lane.rest : last.rest;
-            const long long row = (output_last ? last.rest : next.rest) * direct_rows;
-
-            DirectSums sums = {};
-            const long long first_channel = channel / (filters / groups) * channels;
-            const long long first_row = row * stride_height - padding_above;
-            const long long first_column = column * stride_width - padding_before;
-            const bool is_inside = has_inner_warps && first_row >= 0 && first_row + direct_span_rows <= shape.image.height &&
-                                   first_column >= 0 && first_column + direct_span_columns <= shape.image.width;
-#pragma unroll 1
-            for (long long k = 0; k < channels; ++k) {
-                const scalar_t* const plane =
-                    x + offset_of(sample, first_channel + k, 0, in_channels, in_pixels, input_last);
-                const scalar_t* const window = weight + offset_of(channel, k, 0, channels, area, shape.weight_last);
-                const long long step = input_last ? in_channels : 1, weight_step = shape.weight_last ? channels : 1;
-                if (is_inside) {
-                    add_channel<true>(sums, plane, step, shape.image, window, weight_step, first_row, first_column);
-                } else {
-                    add_channel<false>(sums, plane, step, shape.image, window, weight_step, first_row, first_column);
-                }
-            }
-            const Channel of_channel = epilogue.of(channel);
-#pragma unroll
-            for (int k = 0; k < direct_rows; ++k) {
-                if (row + k < out.height) {
-                    const long long first =
-                        offset_of(sample, channel, (row + k) * out.width + column, filters, pixels, output_last);
-                    const long long apart = output_last ? filters : 1, left = out.width - column;
-                    Pack<scalar_t, direct_columns> found{};
-#pragma unroll
-                    for (int j = 0; j < direct_columns; ++j) {
-                        if (j < left) {
-                            const long long offset = first + j * apart;
-                            found.of[j] = scalar_t(epilogue(sums[k][j], of_channel, epilogue.at(offset)));
-                            if (output_last) {
-                                output[offset] = found.of[j];
-                            }
-                        }
-                    }
-                    if (!output_last) {
-                        const bool whole = left >= direct_columns && takes_packs<scalar_t, direct_columns>(output + first);
-                        store_pack(output + first, found, left, whole);
-                    }
-                }
-            }
+        // A window may begin before its image, and end behind it.
+        const long long most = 1ll << 30, of_sample = in_channels * shape.image.pixels();
+        if (of_sample < most && shape.samples * shape.out_channels * out.pixels() < most) {
+            direct_outputs<ShortNumbers>(x, weight, output, shape, out, epilogue);
+        } else {
+            direct_outputs<LongNumbers>(x, weight, output, shape, out, epilogue);
         }
     }
 }

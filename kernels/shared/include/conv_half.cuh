@@ -95,6 +95,8 @@ __device__ __forceinline__ long long place_in_rows(long long filter, long long c
     return (row + place / of_row) * parts * channels_of_place + place % of_row * channels_of_pixel + channel;
 }
 
+constexpr int staged_elements = 4096;  // Of a filter at once, at most: read in the order of memory, written in another.
+
 // One block an output channel. `factors` undo both scales; NaN where the channel has to be repaired. Null where nothing is
 // scaled.
 template <int threads>
@@ -110,9 +112,18 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         };
         // The sum of absolute values where what comes of them is rounded to halves, which it must fit; else the largest one.
         const auto join = [](float a, float b) { return half_product ? a + fabsf(b) : larger_of(a, b); };
+        // In the order of memory; what is not transposed is one run of it.
+        const auto in_memory = [&](int i) {
+            if constexpr (transposed) {
+                return weight_last ? read(i % channels, i / channels) : read(i / area, i % area);
+            } else {
+                return static_cast<float>(weight[filter * elements + i]);
+            }
+        };
         float size = 0;
+#pragma unroll 8
         for (int i = threadIdx.x; scales && i < elements; i += threads) {
-            size = join(size, weight_last ? read(i % channels, i / channels) : read(i / area, i % area));
+            size = join(size, in_memory(i));
         }
         size = join_lanes<16, 1>(size, join);
         if (threadIdx.x % 32 == 0) {
@@ -127,19 +138,39 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         const int exponent = static_cast<int>(__float_as_uint(size) >> 23) - 126;
         const bool fits = exponent > -100 && exponent < 100;
         const float scale = scales && fits ? power_of_two(weight_exponent - exponent) : 1.0f;
-        // In the order of what is written: the filter is in the first cache.
         constexpr bool by_places = implicit || im2col || channels_last;
-#pragma unroll 4
-        for (int i = threadIdx.x; i < elements; i += threads) {
-            const int channel = by_places ? i % channels : i / area, place = by_places ? i / channels : i % area;
+        const auto write = [&](int channel, int place, float unscaled) {
             const long long target = implicit ? place_in_tile(filter, channel, place, channels, area)
                                      : im2col ? place_in_rows(filter, channel, place, filters, area)
                                               : weight_offset(filter, channel, place, filters, channels, area, channels_last);
-            const float value = read(channel, place) * scale;
+            const float value = unscaled * scale;
             to[target] = weight_t(scales ? to_operand(value) : value);
             if constexpr (splits) {
                 to[target + channels_of_place] = weight_t(value - static_cast<float>(to[target]));
             }
+        };
+        constexpr bool turns = by_places && area > 1 && area <= staged_elements;
+        constexpr int most = turns ? staged_elements / area : 1, together = channels < most ? channels : most;
+        __shared__ float staged[turns ? together * area : 1];
+        for (int first = 0; turns && !weight_last && first < channels; first += together) {
+            const int here = channels - first < together ? channels - first : together;
+            __syncthreads();
+#pragma unroll 8
+            for (int i = threadIdx.x; i < here * area; i += threads) {
+                staged[i] = in_memory(first * area + i);
+            }
+            __syncthreads();
+#pragma unroll 4
+            for (int i = threadIdx.x; i < together * area; i += threads) {
+                if (const int channel = i % together; channel < here) {
+                    write(first + channel, i / together, staged[channel * area + i / together]);
+                }
+            }
+        }
+#pragma unroll 4
+        for (int i = threadIdx.x; (!turns || weight_last) && i < elements; i += threads) {
+            const int channel = by_places ? i % channels : i / area, place = by_places ? i / channels : i % area;
+            write(channel, place, read(channel, place));
         }
         if (scales && threadIdx.x == 0) {
             factors[filter] = fits || size == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);

@@ -227,6 +227,9 @@ __device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], 
         for (int begin = 0; begin < columns; begin += filters_of_map) {
             const int column = begin + threadIdx.x % 4 * run;
             const long long left = filters_of_group - filter - column;
+            if (left <= 0) {
+                continue;
+            }
             const long long channel = tile.group * filters_of_group + filter + column;
             const long long place = offset_of(sample.quotient, channel, pixel, filters, pixels, output_last);
             const auto finished = [&](int i, const Element& element) {
