@@ -34,6 +34,9 @@ _RESIDENT = {64: 3, 128: 2}
 _CORNERS = {2: (-128, 127), 3: (-16, 15)}
 """Where the copy engine's windows may begin outside of images with so many sides."""
 _MOST_STEPS = 8
+_CLUSTERS_AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
+"""Clusters of so many blocks that the 132 multiprocessors of an H200 have at once, each with one block
+(cuOccupancyMaxActiveClusters): a cluster is within one of the parts that a GPU has, of up to 18 multiprocessors."""
 _STAGE = 64
 """Products of a sum in a stage of the pipeline."""
 _SHORT_SUM, _STAGES_OF_SHORT_SUM = 3 * _STAGE, 4
@@ -186,11 +189,12 @@ def _tiles(problem: Problem, columns: int, cluster: int) -> int:
 def _ends_sooner(product_columns: int, product_slices: int, problem: Problem, device: Device) -> bool:
     """Return whether the multiprocessor with most to do has a third less of it than with half as many slices.
 
-    It also has less than with any other number of fewer slices.
+    It also has less than with any number of fewer slices.
     """
 
     def most(slices: int) -> float:
-        return ceil_div(slices * _tiles(problem, product_columns, 1), device.multiprocessors) / slices
+        at_once = max(1, _CLUSTERS_AT_ONCE[slices] * device.multiprocessors // _CLUSTERS_AT_ONCE[1])
+        return ceil_div(_tiles(problem, product_columns, 1), at_once) / slices
 
     if product_slices == 1:
         return True

@@ -88,11 +88,13 @@ constexpr int weight_exponent = splits ? 8 : 0;  // Of what the largest weight i
 
 // Where im2col_product wants a weight: by filters, their number in a group rounded up, then by the places of the window, then
 // by channels, rounded up to whole copies; where operands are split, what the first halves leave stands behind these.
-__device__ __forceinline__ long long place_in_rows(long long filter, long long channel, long long place,
-                                                   long long filters, long long area) {
-    const long long of_group = filters / groups, first = filter / of_group * rounded_up(of_group, filters_of_map);
-    const long long of_row = kernel_width / places_of_row, row = (first + filter % of_group) * (area / of_row);
-    return (row + place / of_row) * parts * channels_of_place + place % of_row * channels_of_pixel + channel;
+__device__ __forceinline__ long long row_of_filter(long long filter, long long filters) {
+    const long long of_group = filters / groups;
+    return filter / of_group * rounded_up(of_group, filters_of_map) + filter % of_group;
+}
+__device__ __forceinline__ long long place_in_row(long long row, long long channel, long long place, long long area) {
+    const long long of_row = kernel_width / places_of_row;
+    return (row * (area / of_row) + place / of_row) * parts * channels_of_place + place % of_row * channels_of_pixel + channel;
 }
 
 constexpr int staged_elements = 4096;  // Of a filter at once, at most: read in the order of memory, written in another.
@@ -139,9 +141,10 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         const bool fits = exponent > -100 && exponent < 100;
         const float scale = scales && fits ? power_of_two(weight_exponent - exponent) : 1.0f;
         constexpr bool by_places = implicit || im2col || channels_last;
+        const long long row = im2col ? row_of_filter(filter, filters) : 0;
         const auto write = [&](int channel, int place, float unscaled) {
             const long long target = implicit ? place_in_tile(filter, channel, place, channels, area)
-                                     : im2col ? place_in_rows(filter, channel, place, filters, area)
+                                     : im2col ? place_in_row(row, channel, place, area)
                                               : weight_offset(filter, channel, place, filters, channels, area, channels_last);
             const float value = unscaled * scale;
             to[target] = weight_t(scales ? to_operand(value) : value);
@@ -151,6 +154,7 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         };
         constexpr bool turns = by_places && area > 1 && area <= staged_elements;
         constexpr int most = turns ? staged_elements / area : 1, together = channels < most ? channels : most;
+        constexpr int of_warp = 128;  // Channels of a place that a warp writes in one turn.
         __shared__ float staged[turns ? together * area : 1];
         for (int first = 0; turns && !weight_last && first < channels; first += together) {
             const int here = channels - first < together ? channels - first : together;
@@ -160,10 +164,13 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
                 staged[i] = in_memory(first * area + i);
             }
             __syncthreads();
-#pragma unroll 4
-            for (int i = threadIdx.x; i < together * area; i += threads) {
-                if (const int channel = i % together; channel < here) {
-                    write(first + channel, i / together, staged[channel * area + i / together]);
+            for (int turn = threadIdx.x / 32; turn < area * ((here + of_warp - 1) / of_warp); turn += threads / 32) {
+                const int place = turn % area, begin = turn / area * of_warp + threadIdx.x % 32;
+#pragma unroll
+                for (int channel = begin; channel < begin + of_warp; channel += 32) {
+                    if (channel < here) {
+                        write(first + channel, place, staged[channel * area + place]);
+                    }
                 }
             }
         }

@@ -7,8 +7,8 @@ of KernelBench's evaluated by that: five seeds, its tolerance, its clock, the mo
 as soon as a problem is done; the same command goes on where the last one stopped, in an order that is drawn by lot, so
 that a part is a fair sample. `python -m tests.benchmarks.exam.table FILE` makes the tables of the page.
 
-Two processes take turns on each GPU: one measures, alone, while the other imports, and builds what torch.compile will
-choose from, which seems to take most of a problem's minute.
+Three processes take turns on each GPU: one measures, alone, while the others import, and build what torch.compile will
+choose from, which takes longer than a turn.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tunebench.tuner.environment import current_environment
 from tunebench.tuner.files import whole_file
 
 _WAIT_SECONDS = 1.0
-_LANES = 2
+_LANES = 3
 """Processes that share a GPU."""
 _MEASURING_CORES = 4
 """Cores for the one that measures; the others build for the next."""
