@@ -107,26 +107,40 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
     if constexpr (half_weight) {
         constexpr int channels = in_channels / groups, area = kernel_depth * kernel_height * kernel_width;
         __shared__ float of_warps[threads / 32];
-        const int elements = channels * area;
+        constexpr int elements = channels * area;
         const long long filter = blockIdx.x;
         const auto read = [&](int channel, int place) {
             return static_cast<float>(weight[weight_offset(filter, channel, place, filters, channels, area, weight_last)]);
         };
         // The sum of absolute values where what comes of them is rounded to halves, which it must fit; else the largest one.
         const auto join = [](float a, float b) { return half_product ? a + fabsf(b) : larger_of(a, b); };
-        // In the order of memory; what is not transposed is one run of it.
-        const auto in_memory = [&](int i) {
-            if constexpr (transposed) {
-                return weight_last ? read(i % channels, i / channels) : read(i / area, i % area);
-            } else {
-                return static_cast<float>(weight[filter * elements + i]);
+        // Visits so many elements from one on in the order of memory; what is not transposed is one run of it, read in packs.
+        constexpr int width = !transposed && elements % 4 == 0 ? 4 : 1;
+        const bool whole = takes_packs<scalar_t, width>(weight);
+        const auto visit = [&](int begin, int count, const auto& see) {
+#pragma unroll 8
+            for (int i = threadIdx.x * width; i < count; i += threads * width) {
+                const int at = begin + i;
+                Pack<float, width> values{};
+                if constexpr (transposed) {
+                    values.of[0] = weight_last ? read(at % channels, at / channels) : read(at / area, at % area);
+                } else {
+                    const auto pack = load_pack<width>(weight + filter * elements + at, width, whole);
+#pragma unroll
+                    for (int j = 0; j < width; ++j) {
+                        values.of[j] = static_cast<float>(pack.of[j]);
+                    }
+                }
+                see(i, values);
             }
         };
         float size = 0;
-#pragma unroll 8
-        for (int i = threadIdx.x; scales && i < elements; i += threads) {
-            size = join(size, in_memory(i));
-        }
+        visit(0, scales ? elements : 0, [&](int, const Pack<float, width>& values) {
+#pragma unroll
+            for (int j = 0; j < width; ++j) {
+                size = join(size, values.of[j]);
+            }
+        });
         size = join_lanes<16, 1>(size, join);
         if (threadIdx.x % 32 == 0) {
             of_warps[threadIdx.x / 32] = size;
@@ -153,16 +167,15 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
             }
         };
         constexpr bool turns = by_places && area > 1 && area <= staged_elements;
-        constexpr int most = turns ? staged_elements / area : 1, together = channels < most ? channels : most;
+        constexpr int most = !turns ? 1 : staged_elements / area < 4 ? staged_elements / area : staged_elements / area / 4 * 4;
+        constexpr int together = channels < most ? channels : most;
         constexpr int of_warp = 128;  // Channels of a place that a warp writes in one turn.
-        __shared__ float staged[turns ? together * area : 1];
+        __shared__ __align__(16) float staged[turns ? together * area : 1];
         for (int first = 0; turns && !weight_last && first < channels; first += together) {
             const int here = channels - first < together ? channels - first : together;
             __syncthreads();
-#pragma unroll 8
-            for (int i = threadIdx.x; i < here * area; i += threads) {
-                staged[i] = in_memory(first * area + i);
-            }
+            visit(first * area, here * area,
+                  [&](int i, const Pack<float, width>& values) { store_whole(staged + i, values); });
             __syncthreads();
             for (int turn = threadIdx.x / 32; turn < area * ((here + of_warp - 1) / of_warp); turn += threads / 32) {
                 const int place = turn % area, begin = turn / area * of_warp + threadIdx.x % 32;
