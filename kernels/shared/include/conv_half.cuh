@@ -114,33 +114,28 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         };
         // The sum of absolute values where what comes of them is rounded to halves, which it must fit; else the largest one.
         const auto join = [](float a, float b) { return half_product ? a + fabsf(b) : larger_of(a, b); };
-        // Visits so many elements from one on in the order of memory; what is not transposed is one run of it, read in packs.
-        constexpr int width = !transposed && elements % 4 == 0 ? 4 : 1;
-        const bool whole = takes_packs<scalar_t, width>(weight);
+        // Visits so many elements from one on in the order of memory. What is not transposed is one run of it, read in packs.
+        constexpr int width = im2col && !transposed && elements % 4 == 0 ? 4 : 1;
         const auto visit = [&](int begin, int count, const auto& see) {
+            if constexpr (width == 1) {
+                for (int i = threadIdx.x; i < count; i += threads) {
+                    const int at = begin + i;
+                    see(i, weight_last ? read(at % channels, at / channels) : read(at / area, at % area));
+                }
+            } else {
+                const bool whole = takes_packs<scalar_t, width>(weight);
 #pragma unroll 8
-            for (int i = threadIdx.x * width; i < count; i += threads * width) {
-                const int at = begin + i;
-                Pack<float, width> values{};
-                if constexpr (transposed) {
-                    values.of[0] = weight_last ? read(at % channels, at / channels) : read(at / area, at % area);
-                } else {
-                    const auto pack = load_pack<width>(weight + filter * elements + at, width, whole);
+                for (int i = threadIdx.x * width; i < count; i += threads * width) {
+                    const auto pack = load_pack<width>(weight + filter * elements + begin + i, width, whole);
 #pragma unroll
                     for (int j = 0; j < width; ++j) {
-                        values.of[j] = static_cast<float>(pack.of[j]);
+                        see(i + j, static_cast<float>(pack.of[j]));
                     }
                 }
-                see(i, values);
             }
         };
         float size = 0;
-        visit(0, scales ? elements : 0, [&](int, const Pack<float, width>& values) {
-#pragma unroll
-            for (int j = 0; j < width; ++j) {
-                size = join(size, values.of[j]);
-            }
-        });
+        visit(0, scales ? elements : 0, [&](int, float value) { size = join(size, value); });
         size = join_lanes<16, 1>(size, join);
         if (threadIdx.x % 32 == 0) {
             of_warps[threadIdx.x / 32] = size;
@@ -166,7 +161,7 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
                 to[target + channels_of_place] = weight_t(value - static_cast<float>(to[target]));
             }
         };
-        constexpr bool turns = by_places && area > 1 && area <= staged_elements;
+        constexpr bool turns = im2col && area > 1 && area <= staged_elements;
         constexpr int most = !turns ? 1 : staged_elements / area < 4 ? staged_elements / area : staged_elements / area / 4 * 4;
         constexpr int together = channels < most ? channels : most;
         constexpr int of_warp = 128;  // Channels of a place that a warp writes in one turn.
@@ -174,8 +169,7 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         for (int first = 0; turns && !weight_last && first < channels; first += together) {
             const int here = channels - first < together ? channels - first : together;
             __syncthreads();
-            visit(first * area, here * area,
-                  [&](int i, const Pack<float, width>& values) { store_whole(staged + i, values); });
+            visit(first * area, here * area, [&](int i, float value) { staged[i] = value; });
             __syncthreads();
             for (int turn = threadIdx.x / 32; turn < area * ((here + of_warp - 1) / of_warp); turn += threads / 32) {
                 const int place = turn % area, begin = turn / area * of_warp + threadIdx.x % 32;
