@@ -97,7 +97,75 @@ __device__ __forceinline__ long long place_in_row(long long row, long long chann
     return (row * (area / of_row) + place / of_row) * parts * channels_of_place + place % of_row * channels_of_pixel + channel;
 }
 
+// All threads of a block: `see` has so many elements of a filter, from one on, in the order of memory. What is not transposed
+// is one run of it.
+template <int threads, class See>
+__device__ __forceinline__ void visit_filter(const scalar_t* __restrict__ weight, long long filter, long long filters,
+                                             bool weight_last, int begin, int count, const See& see) {
+    constexpr int channels = in_channels / groups, area = kernel_depth * kernel_height * kernel_width;
+    constexpr int width = !transposed && channels * area % 4 == 0 ? 4 : 1;
+    const bool whole = takes_packs<scalar_t, width>(weight);
+#pragma unroll 8
+    for (int i = threadIdx.x * width; i < count; i += threads * width) {
+        const int at = begin + i;
+        if constexpr (transposed) {
+            const int channel = weight_last ? at % channels : at / area, place = weight_last ? at / channels : at % area;
+            see(i, static_cast<float>(weight[weight_offset(filter, channel, place, filters, channels, area, weight_last)]));
+        } else {
+            const auto pack = load_pack<width>(weight + filter * (channels * area) + at, width, whole);
+#pragma unroll
+            for (int j = 0; j < width; ++j) {
+                see(i + j, static_cast<float>(pack.of[j]));
+            }
+        }
+    }
+}
+
 constexpr int staged_elements = 4096;  // Of a filter at once, at most: read in the order of memory, written in another.
+
+// All threads of a block: a filter in the order of `place_in_row`.
+template <int threads>
+__device__ __forceinline__ void write_row(const scalar_t* __restrict__ weight, weight_t* __restrict__ to, long long filter,
+                                          long long filters, bool weight_last, float scale) {
+    constexpr int channels = in_channels / groups, area = kernel_depth * kernel_height * kernel_width;
+    const long long row = row_of_filter(filter, filters);
+    const auto write = [&](int channel, int place, float unscaled) {
+        const long long target = place_in_row(row, channel, place, area);
+        const float value = unscaled * scale;
+        to[target] = weight_t(scales ? to_operand(value) : value);
+        if constexpr (splits) {
+            to[target + channels_of_place] = weight_t(value - static_cast<float>(to[target]));
+        }
+    };
+    constexpr bool is_staged = area > 1 && area <= staged_elements / 4;
+    if (weight_last || !is_staged) {  // In memory by places too, or of too many.
+#pragma unroll 4
+        for (int i = threadIdx.x; i < channels * area; i += threads) {
+            const int channel = i % channels, place = i / channels;
+            write(channel, place, weight[weight_offset(filter, channel, place, filters, channels, area, weight_last)]);
+        }
+        return;
+    }
+    constexpr int most = is_staged ? staged_elements / area / 4 * 4 : 4, together = channels < most ? channels : most;
+    constexpr int of_warp = 128;  // Channels of a place that a warp writes in one turn.
+    __shared__ __align__(16) float staged[is_staged ? together * area : 4];
+    for (int first = 0; first < channels; first += together) {
+        const int here = channels - first < together ? channels - first : together;
+        __syncthreads();
+        visit_filter<threads>(weight, filter, filters, weight_last, first * area, here * area,
+                              [&](int i, float value) { staged[i] = value; });
+        __syncthreads();
+        for (int turn = threadIdx.x / 32; turn < area * ((here + of_warp - 1) / of_warp); turn += threads / 32) {
+            const int place = turn % area, begin = turn / area * of_warp + threadIdx.x % 32;
+#pragma unroll
+            for (int channel = begin; channel < begin + of_warp; channel += 32) {
+                if (channel < here) {
+                    write(first + channel, place, staged[channel * area + place]);
+                }
+            }
+        }
+    }
+}
 
 // One block an output channel. `factors` undo both scales; NaN where the channel has to be repaired. Null where nothing is
 // scaled.
@@ -107,35 +175,22 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
     if constexpr (half_weight) {
         constexpr int channels = in_channels / groups, area = kernel_depth * kernel_height * kernel_width;
         __shared__ float of_warps[threads / 32];
-        constexpr int elements = channels * area;
+        const int elements = channels * area;
         const long long filter = blockIdx.x;
         const auto read = [&](int channel, int place) {
             return static_cast<float>(weight[weight_offset(filter, channel, place, filters, channels, area, weight_last)]);
         };
         // The sum of absolute values where what comes of them is rounded to halves, which it must fit; else the largest one.
         const auto join = [](float a, float b) { return half_product ? a + fabsf(b) : larger_of(a, b); };
-        // Visits so many elements from one on in the order of memory. What is not transposed is one run of it, read in packs.
-        constexpr int width = im2col && !transposed && elements % 4 == 0 ? 4 : 1;
-        const auto visit = [&](int begin, int count, const auto& see) {
-            if constexpr (width == 1) {
-                for (int i = threadIdx.x; i < count; i += threads) {
-                    const int at = begin + i;
-                    see(i, weight_last ? read(at % channels, at / channels) : read(at / area, at % area));
-                }
-            } else {
-                const bool whole = takes_packs<scalar_t, width>(weight);
-#pragma unroll 8
-                for (int i = threadIdx.x * width; i < count; i += threads * width) {
-                    const auto pack = load_pack<width>(weight + filter * elements + begin + i, width, whole);
-#pragma unroll
-                    for (int j = 0; j < width; ++j) {
-                        see(i + j, static_cast<float>(pack.of[j]));
-                    }
-                }
-            }
-        };
         float size = 0;
-        visit(0, scales ? elements : 0, [&](int, float value) { size = join(size, value); });
+        if constexpr (im2col) {
+            visit_filter<threads>(weight, filter, filters, weight_last, 0, scales ? elements : 0,
+                                  [&](int, float value) { size = join(size, value); });
+        } else {
+            for (int i = threadIdx.x; scales && i < elements; i += threads) {
+                size = join(size, weight_last ? read(i % channels, i / channels) : read(i / area, i % area));
+            }
+        }
         size = join_lanes<16, 1>(size, join);
         if (threadIdx.x % 32 == 0) {
             of_warps[threadIdx.x / 32] = size;
@@ -149,42 +204,20 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         const int exponent = static_cast<int>(__float_as_uint(size) >> 23) - 126;
         const bool fits = exponent > -100 && exponent < 100;
         const float scale = scales && fits ? power_of_two(weight_exponent - exponent) : 1.0f;
-        constexpr bool by_places = implicit || im2col || channels_last;
-        const long long row = im2col ? row_of_filter(filter, filters) : 0;
-        const auto write = [&](int channel, int place, float unscaled) {
-            const long long target = implicit ? place_in_tile(filter, channel, place, channels, area)
-                                     : im2col ? place_in_row(row, channel, place, area)
-                                              : weight_offset(filter, channel, place, filters, channels, area, channels_last);
-            const float value = unscaled * scale;
-            to[target] = weight_t(scales ? to_operand(value) : value);
-            if constexpr (splits) {
-                to[target + channels_of_place] = weight_t(value - static_cast<float>(to[target]));
-            }
-        };
-        constexpr bool turns = im2col && area > 1 && area <= staged_elements;
-        constexpr int most = !turns ? 1 : staged_elements / area < 4 ? staged_elements / area : staged_elements / area / 4 * 4;
-        constexpr int together = channels < most ? channels : most;
-        constexpr int of_warp = 128;  // Channels of a place that a warp writes in one turn.
-        __shared__ __align__(16) float staged[turns ? together * area : 1];
-        for (int first = 0; turns && !weight_last && first < channels; first += together) {
-            const int here = channels - first < together ? channels - first : together;
-            __syncthreads();
-            visit(first * area, here * area, [&](int i, float value) { staged[i] = value; });
-            __syncthreads();
-            for (int turn = threadIdx.x / 32; turn < area * ((here + of_warp - 1) / of_warp); turn += threads / 32) {
-                const int place = turn % area, begin = turn / area * of_warp + threadIdx.x % 32;
-#pragma unroll
-                for (int channel = begin; channel < begin + of_warp; channel += 32) {
-                    if (channel < here) {
-                        write(first + channel, place, staged[channel * area + place]);
-                    }
-                }
-            }
-        }
+        if constexpr (im2col) {
+            write_row<threads>(weight, to, filter, filters, weight_last, scale);
+        } else {
+            // In the order of what is written: the filter is in the first cache.
+            constexpr bool by_places = implicit || channels_last;
 #pragma unroll 4
-        for (int i = threadIdx.x; (!turns || weight_last) && i < elements; i += threads) {
-            const int channel = by_places ? i % channels : i / area, place = by_places ? i / channels : i % area;
-            write(channel, place, read(channel, place));
+            for (int i = threadIdx.x; i < elements; i += threads) {
+                const int channel = by_places ? i % channels : i / area, place = by_places ? i / channels : i % area;
+                const long long target =
+                    implicit ? place_in_tile(filter, channel, place, channels, area)
+                             : weight_offset(filter, channel, place, filters, channels, area, channels_last);
+                const float value = read(channel, place) * scale;
+                to[target] = weight_t(scales ? to_operand(value) : value);
+            }
         }
         if (scales && threadIdx.x == 0) {
             factors[filter] = fits || size == 0.0f ? 1.0f / (scale * input_scale) : __uint_as_float(0x7fc00000u);

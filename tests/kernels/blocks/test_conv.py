@@ -78,15 +78,6 @@ def test_every_geometry(geometry: str) -> None:
         assert error(output[2:], reference, [x[2:]]) < 2e-6
 
 
-@pytest.mark.parametrize("layer", [nn.Conv2d, nn.ConvTranspose2d])
-def test_filters_of_more_elements_than_are_staged_at_once(layer: type[nn.Module]) -> None:
-    torch.manual_seed(3)
-    reference, tuned = (made(470, 6, {"kernel_size": 3}, layer) for made in (Model, Tuned))
-    tuned.load_state_dict(reference.state_dict())
-    x = torch.randn(2, 470, 5, 4)
-    assert error(run(tuned, passes("fp16", "channels_last"), x), reference, [x]) < 1e-3
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(DIVERSE, OTHERS))
 def test_layers_with_other_sides_and_transposed_ones(name: str) -> None:
@@ -121,6 +112,10 @@ def test_layers_with_other_sides_and_transposed_ones(name: str) -> None:
         (nn.Conv2d, 20, 40, {"kernel_size": (3, 2)}),
         (nn.Conv3d, 64, 24, {"kernel_size": 2, "groups": 2}),
         (nn.ConvTranspose2d, 32, 72, {"kernel_size": 3, "groups": 2}),
+        # Filters of more elements than are staged at once, and those that no packs divide.
+        (nn.Conv2d, 700, 6, {"kernel_size": (3, 2)}),
+        (nn.ConvTranspose2d, 480, 4, {"kernel_size": 3}),
+        (nn.Conv2d, 21, 5, {"kernel_size": 3}),
     ],
 )
 def test_operands_as_the_copy_engine_reads_them(
