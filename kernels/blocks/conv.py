@@ -222,13 +222,13 @@ class Conv(Block):
     ) -> torch.Tensor:
         """Compute the output from images of two or three sides."""
         convolution, count = plan["convolution"], len(values) - self.kinds.count("scalars")
-        behind = Behind(bias, tuple(map(as_images, values[:count])), None, tuple(values[count:]))
-        if convolution in GRAPH and any(map(math.isnan, behind.numbers)):
+        tensors, numbers = tuple(map(as_images, values[:count])), tuple(values[count:])
+        if convolution in GRAPH and any(map(math.isnan, numbers)):
             return self.reference_forward(*inputs)  # in a graph the minimum of a value and NaN is the value
         if convolution == "direct":
-            return launches.direct(plan, x, weight, behind)
+            return launches.direct(plan, x, weight, Behind(bias, tensors, None, numbers))
         operands = launches.prepared(plan, x, weight)
-        behind = behind._replace(factors=operands.factors)
+        behind = Behind(bias, tensors, operands.factors, numbers)
         if is_im2col(str(convolution)):
             output = launches.im2col(plan, operands, behind)
         elif convolution == "implicit_gemm":

@@ -259,6 +259,13 @@ def rows_of_filters(plan: Plan) -> tuple[int, int]:
     return rows, math.prod(geometry_of_axes(axes).kernel) * _parts(plan) * channels
 
 
+def rows_are_filled_up(plan: Plan) -> bool:
+    """Return whether the rows of filters have elements that no filter has."""
+    axes = plan.problem.axes
+    products = math.prod(geometry_of_axes(axes).kernel) * (axes["in_channels"] // axes.get("groups", 1))
+    return rows_of_filters(plan)[1] != products * _parts(plan)
+
+
 def _channels_and_strides(plan: Plan, sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
     """Return how many elements count as a pixel's channels, and the bytes from pixel to pixel along each side."""
     *_, columns, pitch = shape_of_images(plan)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,6 +13,7 @@ from tunebench.kernels.blocks.conv_im2col import (
     folds,
     im2col_launch,
     is_im2col,
+    rows_are_filled_up,
     rows_of_filters,
     shape_of_images,
 )
@@ -70,42 +70,95 @@ class Operands(NamedTuple):
     largest: torch.Tensor | None
 
 
+class Memory(NamedTuple):
+    """The shape, type and layout of a tensor that a call makes.
+
+    Attributes:
+        is_zero: whether all of it is zero at first.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    layout: torch.memory_format = torch.contiguous_format
+    is_zero: bool = False
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        """Return it on a device."""
+        if self.is_zero:
+            return torch.zeros(self.shape, dtype=self.dtype, device=device)
+        return torch.empty(self.shape, dtype=self.dtype, device=device, memory_format=self.layout)
+
+
+class Preparation(NamedTuple):
+    """The launch in front of a convolution, of filters that lie in one way.
+
+    Attributes:
+        source, halves: memory for images and filters that are laid out anew; None where they are taken as they are.
+        layout: of filters that are taken as they are.
+        aligns: whether images that are taken as they are have to begin at a multiple of 16 bytes.
+        is_as_copied: whether filters lie as the copy engine reads them, so that aligned ones are taken too.
+        factors, largest: see `Operands`.
+        blocks: for the images.
+        sizes: what the entry point is given of the images: samples, channels, pixels and width.
+    """
+
+    source: Memory | None
+    halves: Memory | None
+    layout: torch.memory_format
+    aligns: bool
+    is_as_copied: bool
+    factors: Memory | None
+    largest: Memory | None
+    blocks: int
+    sizes: tuple[int, int, int, int]
+
+
 def prepared(plan: Plan, x: torch.Tensor, weight: torch.Tensor) -> Operands:
     """Return what the convolution multiplies, made by one launch where anything has to be."""
-    convolution, samples = str(plan["convolution"]), x.shape[0]
-    scales = convolution in HALF_WEIGHT and weight.dtype == torch.float32
-    stored = torch.float16 if scales else x.dtype
-    parts = 1
-    if passes := plan.once(_converts):
-        source, parts = _empty_input(plan, x, stored), plan.once(_parts_of_sample, x.shape[1], x.shape[2:].numel())
-    else:
-        source = aligned(x) if is_im2col(convolution) else x
-    if convolution not in HALF_WEIGHT:
-        filters, halves = 0, weight.contiguous(memory_format=_own_format(plan, weight.dim()))
-    elif not scales and plan.once(_is_as_copied, weight.shape, weight.stride()) and is_aligned(weight):
-        filters, halves = 0, weight
-    else:
-        filters, halves = plan.problem.axes["out_channels"], _empty_filters(plan, weight, stored)
-    factors = torch.empty(filters, dtype=torch.float32, device=x.device) if scales else None
-    largest = torch.empty((samples, parts), dtype=torch.int32, device=x.device) if scales else None
-    if passes or filters:
-        of_weight = (weight, halves, factors, filters, _is_last(plan, weight))
-        of_x = (x, source, largest, samples, x.shape[1], x.shape[2:].numel(), x.shape[-1])
-        blocks = filters + (min(samples * parts, MOST_BLOCKS - filters) if passes else 0)
+    found, device = plan.once(_preparation, weight.shape, weight.stride()), x.device
+    source = found.source.on(device) if found.source else aligned(x) if found.aligns else x
+    filters, halves = 0, weight
+    if found.halves is None:
+        halves = weight.contiguous(memory_format=found.layout)
+    elif not (found.is_as_copied and is_aligned(weight)):
+        filters, halves = plan.problem.axes["out_channels"], found.halves.on(device)
+    factors = found.factors.on(device) if found.factors else None
+    largest = found.largest.on(device) if found.largest else None
+    if found.source or filters:
+        of_weight = (weight, halves, factors, filters, plan.once(_lies, weight.shape, weight.stride())[0])
+        blocks = filters + min(found.blocks, MOST_BLOCKS - filters)
         early, threads = bool(plan["early_launches"]), plan.integer("input_block_size")
-        plan.launch("prepare", *of_weight, *of_x, blocks=blocks, threads=threads, early=early)
+        plan.launch(
+            "prepare", *of_weight, x, source, largest, *found.sizes, blocks=blocks, threads=threads, early=early
+        )
     return Operands(source, halves, factors, largest)
 
 
-def _converts(plan: Plan) -> bool:
-    """Return whether x goes through a pass before the convolution."""
-    convolution, layout = str(plan["convolution"]), str(plan["convolution_layout"])
-    return has_passes(convolution) and converts_input(convolution, layout, plan.problem)
-
-
-def _own_format(plan: Plan, dimensions: int) -> torch.memory_format:
-    """Return torch's word for the layout that the convolution takes."""
-    return memory_format(str(plan["convolution_layout"]), dimensions)
+def _preparation(plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> Preparation:
+    convolution, axes, dtype = str(plan["convolution"]), plan.problem.axes, getattr(torch, plan.problem.dtype)
+    scales = convolution in HALF_WEIGHT and dtype == torch.float32
+    stored = torch.float16 if scales else dtype
+    samples, channels, sides = axes["batch"], axes["in_channels"], tuple(axes[name] for name in sides_of(axes))
+    pixels, source, parts, blocks = math.prod(sides), None, 1, 0
+    layout = memory_format(str(plan["convolution_layout"]), len(shape))
+    if has_passes(convolution) and converts_input(convolution, str(plan["convolution_layout"]), plan.problem):
+        is_own = is_im2col(convolution)
+        source = (
+            Memory(shape_of_images(plan), stored) if is_own else Memory((samples, channels, *sides), stored, layout)
+        )
+        parts = _parts_of_sample(plan, channels, pixels)
+        blocks = samples * parts
+    return Preparation(
+        source,
+        _filters(plan, shape, stored, layout) if convolution in HALF_WEIGHT else None,
+        layout,
+        aligns=is_im2col(convolution),
+        is_as_copied=not scales and _is_as_copied(plan, shape, stride),
+        factors=Memory((axes["out_channels"],), torch.float32) if scales else None,
+        largest=Memory((samples, parts), torch.int32) if scales else None,
+        blocks=blocks,
+        sizes=(samples, channels, pixels, sides[-1]),
+    )
 
 
 def _parts_of_sample(plan: Plan, channels: int, pixels: int) -> int:
@@ -120,19 +173,16 @@ def _parts_of_sample(plan: Plan, channels: int, pixels: int) -> int:
     return ceil_div(channels * pixels, plan.integer("input_block_size") * of_thread)
 
 
-def _empty_input(plan: Plan, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return memory for x in the convolution's layout."""
+def _filters(plan: Plan, shape: torch.Size, dtype: torch.dtype, layout: torch.memory_format) -> Memory:
+    """Return the memory for filters in the convolution's layout."""
+    filters, channels, *window = shape
     if is_im2col(str(plan["convolution"])):
-        return torch.empty(plan.once(shape_of_images), dtype=dtype, device=x.device)
-    return torch.empty(x.shape, dtype=dtype, device=x.device, memory_format=_own_format(plan, x.dim()))
-
-
-def _empty_filters(plan: Plan, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return memory for the weight in the convolution's layout."""
-    if plan["convolution"] == "implicit_gemm" or is_im2col(str(plan["convolution"])):
-        elements, make = plan.once(_filters_of_kernel, *weight.shape)
-        return make(elements, dtype=dtype, device=weight.device)
-    return torch.empty(weight.shape, dtype=dtype, device=weight.device, memory_format=_own_format(plan, weight.dim()))
+        # What fills up a row is multiplied, and counts as 0; of rows that fill up a group nothing is kept.
+        return Memory((math.prod(rows_of_filters(plan)),), dtype, is_zero=rows_are_filled_up(plan))
+    if plan["convolution"] == "implicit_gemm":
+        elements = ceil_div(filters, TILE_FILTERS) * math.prod(window) * ceil_div(channels, 16) * 2 * TILE_FILTERS * 8
+        return Memory((elements,), dtype, is_zero=elements != math.prod(shape))
+    return Memory(tuple(shape), dtype, layout)
 
 
 def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
@@ -186,8 +236,10 @@ def im2col(plan: Plan, operands: Operands, behind: Behind) -> torch.Tensor:
     found, output = plan.once(im2col_launch), _empty_output(plan, operands.x)
     maps = (TensorMap(operands.x, found.x), TensorMap(operands.weight, found.filters))
     given = (*maps, output, behind.bias, *behind.tensors, behind.factors, *behind.numbers, *plan.once(_sizes))
-    shape = {"blocks": found.blocks, "threads": IM2COL_THREADS, "shared": found.shared}
-    plan.launch("im2col_product", *given, plan.once(_depth), early=bool(plan["early_launches"]), **shape)
+    early, depth = bool(plan["early_launches"]), plan.once(_depth)
+    plan.launch(
+        "im2col_product", *given, depth, blocks=found.blocks, threads=IM2COL_THREADS, shared=found.shared, early=early
+    )
     return output
 
 
@@ -197,8 +249,9 @@ def direct(plan: Plan, x: torch.Tensor, weight: torch.Tensor, behind: Behind) ->
     threads, rows = plan.integer("direct_block_size"), ceil_div(shape[-2], plan.integer("direct_rows"))
     across = ceil_div(shape[-1], plan.integer("direct_columns"))
     blocks = min(ceil_div(shape[0] * shape[1] * rows * across, threads), MOST_BLOCKS)
-    arguments = (x, weight, output, behind.bias, *behind.tensors, None, *behind.numbers, *plan.once(_sizes))
-    plan.launch("direct_convolution", *arguments, *_lies(plan, weight), blocks=blocks, threads=threads)
+    lies = plan.once(_lies, weight.shape, weight.stride())
+    arguments = (x, weight, output, behind.bias, *behind.tensors, None, *behind.numbers, *plan.once(_sizes), *lies)
+    plan.launch("direct_convolution", *arguments, blocks=blocks, threads=threads)
     return output
 
 
@@ -210,8 +263,8 @@ def repair(
     blocks = min(sizes[0] * sizes[1], _REPAIR_BLOCKS * plan.device.multiprocessors)
     given = (x, weight, output, behind.bias, *behind.tensors, behind.factors, largest, *behind.numbers)
     early = bool(plan["early_launches"])
-    sizes = (largest.shape[1], *sizes)
-    plan.launch("repair", *given, *sizes, *_lies(plan, weight), blocks=blocks, threads=REPAIR_THREADS, early=early)
+    sizes = (largest.shape[1], *sizes, *plan.once(_lies, weight.shape, weight.stride()))
+    plan.launch("repair", *given, *sizes, blocks=blocks, threads=REPAIR_THREADS, early=early)
 
 
 def _sizes(plan: Plan) -> tuple[int, ...]:
@@ -219,9 +272,9 @@ def _sizes(plan: Plan) -> tuple[int, ...]:
     return tuple(plan.problem.axes[name] for name in ("batch", "out_channels", "height", "width"))
 
 
-def _lies(plan: Plan, weight: torch.Tensor) -> tuple[bool, int]:
+def _lies(plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> tuple[bool, int]:
     """Return whether filters lie channels-last, and the images' first side."""
-    return _is_last(plan, weight), plan.once(_depth)
+    return _is_channels_last(shape, stride), _depth(plan)
 
 
 def _depth(plan: Plan) -> int:
@@ -230,9 +283,12 @@ def _depth(plan: Plan) -> int:
 
 def _empty_output(plan: Plan, x: torch.Tensor) -> torch.Tensor:
     """Return memory for the output, in its layout."""
-    shape, dtype = plan.once(_output_shape), getattr(torch, plan.problem.dtype)
-    layout = memory_format(plan.problem.options["output"], len(shape))
-    return torch.empty(shape, dtype=dtype, device=x.device, memory_format=layout)
+    return plan.once(_output).on(x.device)
+
+
+def _output(plan: Plan) -> Memory:
+    shape, dtype = _output_shape(plan), getattr(torch, plan.problem.dtype)
+    return Memory(shape, dtype, memory_format(plan.problem.options["output"], len(shape)))
 
 
 def _output_shape(plan: Plan) -> tuple[int, ...]:
@@ -241,20 +297,10 @@ def _output_shape(plan: Plan) -> tuple[int, ...]:
     return axes["batch"], axes["out_channels"], *sides
 
 
-def _filters_of_kernel(plan: Plan, *shape: int) -> tuple[int, Callable[..., torch.Tensor]]:
-    """Return how many elements the filters have as the product's kernel reads them, and what makes their memory."""
-    if is_im2col(str(plan["convolution"])):
-        elements = math.prod(rows_of_filters(plan))
-    else:
-        filters, channels, *window = shape
-        elements = ceil_div(filters, TILE_FILTERS) * math.prod(window) * ceil_div(channels, 16) * 2 * TILE_FILTERS * 8
-    return elements, torch.empty if elements == math.prod(shape) else torch.zeros  # what fills up counts as 0
-
-
 def _is_as_copied(plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> bool:
     """Return whether filters lie as the copy engine is to read them."""
     is_whole = plan["convolution"] == IM2COL and math.prod(rows_of_filters(plan)) == math.prod(shape)
-    return is_whole and not plan.problem.axes.get("transposed", 0) and _is_channels_last(plan, shape, stride)
+    return is_whole and not plan.problem.axes.get("transposed", 0) and _is_channels_last(shape, stride)
 
 
 def _implicit_geometry(plan: Plan) -> tuple[tuple[int, int], int]:
@@ -267,12 +313,7 @@ def _implicit_geometry(plan: Plan) -> tuple[tuple[int, int], int]:
     return blocks, implicit_shared_bytes(plan.problem, plan.integer("ring_rows"), register_rows)
 
 
-def _is_last(plan: Plan, weight: torch.Tensor) -> bool:
-    """Return whether filters lie channels-last."""
-    return plan.once(_is_channels_last, weight.shape, weight.stride())
-
-
-def _is_channels_last(_plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> bool:
+def _is_channels_last(shape: torch.Size, stride: tuple[int, ...]) -> bool:
     return layout_of(torch.empty_strided(shape, stride, device="meta")) == "channels_last"
 
 
