@@ -157,9 +157,10 @@ __device__ __forceinline__ void direct_by_block(const scalar_t* __restrict__ x, 
                                                 const Epilogue& epilogue) {
     if constexpr (direct) {
         const Sides out = output_of(shape);
-        // A window may begin before its image, and end behind it.
-        const long long most = 1ll << 30, of_sample = in_channels * shape.image.pixels();
-        if (of_sample < most && shape.samples * shape.out_channels * out.pixels() < most) {
+        // What a thread's windows reach over may begin before the image, and end behind it.
+        const long long most = 1ll << 30, down = (out.height + direct_rows) * stride_height + span_height;
+        const long long across = (out.width + direct_columns) * stride_width + span_width;
+        if (in_channels * down * across < most && shape.samples * shape.out_channels * out.pixels() < most) {
             direct_outputs<ShortNumbers>(x, weight, output, shape, out, epilogue);
         } else {
             direct_outputs<LongNumbers>(x, weight, output, shape, out, epilogue);
