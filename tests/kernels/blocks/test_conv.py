@@ -151,6 +151,18 @@ def test_operands_as_the_copy_engine_reads_them(
         assert torch.equal(found, x.flatten(1).amax(1))
 
 
+def test_direct_convolutions_count_in_64_bits_where_windows_reach_far() -> None:
+    options = {"kernel_size": 3, "stride": 40_000, "groups": 8, "padding": 1}
+    torch.manual_seed(3)
+    reference, tuned = Model(8, 16, options), Tuned(8, 16, options)
+    tuned.load_state_dict(reference.state_dict())
+    x = torch.randn(2, 8, 5, 40_003)
+    around = {"direct_rows": 1, "direct_columns": 1, "direct_block_size": 128}
+    output = run(tuned, passes("direct", "nchw", **around), x)
+    assert output.shape == (2, 16, 1, 2)
+    assert error(output, reference, [x]) < 2e-6
+
+
 def test_of_one_side_what_is_not_contiguous_is_the_references() -> None:
     for layer in (nn.Conv1d, nn.ConvTranspose1d):
         model = Tuned(8, 16, {"kernel_size": 3}, layer)
