@@ -13,14 +13,12 @@ of `forward` or a parameter; what `windows` leaves out is as `torch.nn.functiona
         layer = "weight"
         windows = {"stride": 2, "padding": (1, 1), "transposed": False}
 
-The convolution is a library's, between passes of our own, or a kernel does it all. The library is cuDNN on a GPU,
-through torch or, where `nvidia-cudnn-frontend` is installed and the function is an expression of arithmetic, `min`,
-`max`, `clamp`, `relu`, `sigmoid`, `tanh`, `silu` and their like, by its graph API, which takes halves to single
-precision, in one kernel with the function, and writes channels-last. Kernels of our own for Hopper are the product of
-windows that the copy engine lays out (conv_im2col.cuh), of few channels in all or enough in a group, behind a pass
-that lays images out channels-last and in halves, and one without such a pass (conv_gemm.cuh), for windows that go from
-pixel to pixel. The latter and the graph are for one or two sides, and not for transposed convolutions. So is a kernel
-for few channels a group (conv_direct.cuh), as where each channel is by itself: it rounds nothing.
+The convolution is a library's, between passes of our own, or a kernel does it all. The library is torch's, cuDNN on a
+GPU. Kernels of our own for Hopper are the product of windows that the copy engine lays out (conv_im2col.cuh), of few
+channels in all or enough in a group, behind a pass that lays images out channels-last and in halves, and one without
+such a pass (conv_gemm.cuh), for windows that go from pixel to pixel. The latter is for one or two sides, and not for
+transposed convolutions. So is a kernel for few channels a group (conv_direct.cuh), as where each channel is by itself:
+it rounds nothing.
 
 Layout: as the reference's. The output is channels-last where torch's convolution makes it so: where the images or the
 filters are; `model.to(memory_format=torch.channels_last)` therefore asks for it. A tensor with an element for each of
@@ -28,11 +26,10 @@ the output's, such as a residual, has to lie as the output does; the reference h
 
 Precision: as torch's flags allow at each call. Where `torch.backends.cudnn.conv.fp32_precision` is `tf32` (also set
 by `torch.backends.cudnn.allow_tf32`, and the default), the convolution may run in TF32 or in half precision with
-single-precision sums, which keeps TF32's mantissa and, by torch, rounds the sums to it as well; by cuDNN's graph
-the sums stay in single precision. Half precision lacks TF32's
-range: x is scaled by 64 and each channel's weight by a power of two. A sample whose largest absolute value is not 0
-and not within 1/64 and 1000, and a channel whose weight has no such scale, are found on the device, without waiting
-for it, and computed again in single precision by a plain kernel: right, and much slower. Within that range a
+single-precision sums, which keeps TF32's mantissa and, by torch, rounds the sums to it as well. Half precision lacks
+TF32's range: x is scaled by 64 and each channel's weight by a power of two. A sample whose largest absolute value is
+not 0 and not within 1/64 and 1000, and a channel whose weight has no such scale, are found on the device, without
+waiting for it, and computed again in single precision by a plain kernel: right, and much slower. Within that range a
 sample's tiny elements keep an absolute error of at most 2⁻²⁵ of the sample's largest or of 1/64, whichever is more.
 A model in float16 or bfloat16 is convolved in that type, as the reference is, with single-precision sums. Where
 TF32 is not permitted, `im2col_parts` still multiplies halves, two for each operand: together they have single
@@ -43,7 +40,6 @@ Nothing is kept between calls: the weight is converted in every forward.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -57,7 +53,6 @@ from tunebench.kernels.blocks.block import (
     Block,
     Design,
     Kind,
-    Operand,
     attribute_of,
     axes_of,
     fast_math_line,
@@ -66,9 +61,7 @@ from tunebench.kernels.blocks.block import (
 from tunebench.kernels.blocks.conv_im2col import is_im2col
 from tunebench.kernels.blocks.conv_launches import Behind
 from tunebench.kernels.blocks.conv_source import source_of
-from tunebench.kernels.blocks.conv_space import GRAPH, HALF_INPUT, space_of, work
-from tunebench.kernels.shared import cudnn_graph
-from tunebench.kernels.shared.graph_function import Step, steps_of
+from tunebench.kernels.blocks.conv_space import space_of, work
 from tunebench.kernels.shared.images import (
     LAYERS,
     SIDES,
@@ -108,8 +101,6 @@ class Conv(Block):
     """The place of the filters among the arguments of `forward`; -1 of those that the module has."""
     is_plain: ClassVar[bool] = False
     """Whether nothing is behind the layer."""
-    steps: ClassVar[Step | None] = None
-    """The function as cuDNN's graph computes it, where it can."""
 
     kinds_of_operands = (Kind.SCALAR, Kind.PER_CHANNEL, Kind.PER_TENSOR)
 
@@ -122,8 +113,6 @@ class Conv(Block):
         found = cls.operands({"function": text}, ("value",))
         cls.is_plain = text.strip() == "value"
         cls.used = tuple(sorted(found, key=lambda one: _ORDER.index(one.kind)))
-        if not any(one.kind is Kind.PER_TENSOR for one in cls.used):
-            cls.steps = steps_of(text, [one.name for one in cls.used if one.kind is Kind.SCALAR])
         inputs = cls._input_names()
         for name, numbers in cls.windows.items():
             if name not in WINDOWS:
@@ -135,7 +124,7 @@ class Conv(Block):
         elements = {one.path: _OUTPUT for one in cls.used if one.kind is Kind.ELEMENT and one.argument}
         return Design(
             source_of(f"{cls.__name__}.function", text, cls.used, fast_math_line([text])),
-            space_of(*fast_math_tunables([text]), graphs=cls.steps is not None),
+            space_of(*fast_math_tunables([text])),
             {inputs[0]: _IMAGES, **filters, **elements, **axes_of(cls.used, _AXES)},
             partial(work, element_tensors=len(elements)),
             compiled_axes=("in_channels", "kernel_height", "kernel_width"),
@@ -205,11 +194,11 @@ class Conv(Block):
         layer = attrgetter(self.layer)(self) if self.filters_at < 0 else inputs[self.filters_at]
         weight, bias = (layer, None) if isinstance(layer, torch.Tensor) else (layer.weight, layer.bias)
         if x.dim() == 3:
-            output = self._forward(plan, as_images(x), as_images(weight), bias, values, inputs)
+            output = self._forward(plan, as_images(x), as_images(weight), bias, values)
             # To autograd what a kernel makes is no view of another tensor.
             one_side: torch.Tensor = torch.ops.aten._unsafe_view(output, (*output.shape[:2], output.shape[3]))
             return one_side
-        return self._forward(plan, x, weight, bias, values, inputs)
+        return self._forward(plan, x, weight, bias, values)
 
     def _forward(
         self,
@@ -218,13 +207,10 @@ class Conv(Block):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         values: Sequence[Any],
-        inputs: tuple[Any, ...],
     ) -> torch.Tensor:
         """Compute the output from images of two or three sides."""
         convolution, count = plan["convolution"], len(values) - self.kinds.count("scalars")
         tensors, numbers = tuple(map(as_images, values[:count])), tuple(values[count:])
-        if convolution in GRAPH and any(map(math.isnan, numbers)):
-            return self.reference_forward(*inputs)  # in a graph the minimum of a value and NaN is the value
         if convolution == "direct":
             return launches.direct(plan, x, weight, Behind(bias, tensors, None, numbers))
         operands = launches.prepared(plan, x, weight)
@@ -239,59 +225,18 @@ class Conv(Block):
             launches.repair(plan, x, weight, output, operands.largest, behind)
         return output
 
-    @classmethod
-    def make_ready(cls, plan: Plan) -> None:
-        """Build cuDNN's graph, where the configuration runs one."""
-        if plan["convolution"] in GRAPH:
-            cudnn_graph.prepare(plan.once(_graph, cls.used, cls.steps))
-
     def _convolve_and_finish(self, plan: Plan, operands: launches.Operands, behind: Behind) -> torch.Tensor:
         """Compute the output by the library's convolution."""
-        layout, source, weight = str(plan["convolution_layout"]), operands.x, operands.weight
-        if plan["convolution"] in GRAPH:
-            graph = plan.once(_graph, self.used, self.steps)
-            product = cudnn_graph.convolve(graph, source, weight, _operands(graph, source, behind))
-            if plan.problem.options["output"] == layout:
-                return product
-        else:
-            settings = {"allow_tf32": plan["convolution"] == "tf32", "benchmark": bool(plan["benchmark"])}
-            product = convolve(source, weight, plan.once(_geometry), layout, **settings)
-            if self.is_plain and behind.bias is None and behind.factors is None and plan["in_place"]:
-                return product  # the plan has it in the output's layout
+        layout = str(plan["convolution_layout"])
+        settings = {"allow_tf32": plan["convolution"] == "tf32", "benchmark": bool(plan["benchmark"])}
+        product = convolve(operands.x, operands.weight, plan.once(_geometry), layout, **settings)
+        if self.is_plain and behind.bias is None and behind.factors is None and plan["in_place"]:
+            return product  # the plan has it in the output's layout
         return launches.finish(plan, product, behind)
 
 
 def _geometry(plan: Plan) -> Geometry:
     return geometry_of_axes(plan.problem.axes)
-
-
-def _graph(plan: Plan, used: tuple[Operand, ...], steps: Step | None) -> cudnn_graph.Convolution:
-    """Return the convolution that the configuration has cuDNN's graph compute."""
-    assert steps is not None  # the space has no graph without
-    channels, elements, scalars = (
-        tuple(one.name for one in used if one.kind is kind) for kind in (Kind.PER_CHANNEL, Kind.ELEMENT, Kind.SCALAR)
-    )
-    axes = plan.problem.axes
-    return cudnn_graph.Convolution(
-        plan.device.index,
-        image=(axes["batch"], axes["in_channels"], axes["height"], axes["width"]),
-        filters=(axes["out_channels"], axes["in_channels"], axes["kernel_height"], axes["kernel_width"]),
-        geometry=geometry_of_axes(axes),
-        function=cudnn_graph.Function(steps, channels, elements, scalars),
-        stored="float16" if plan["convolution"] in HALF_INPUT else plan.problem.dtype,
-        written=plan.problem.dtype,
-        plans=str(plan["graph_list"]),
-        plan=plan.integer("graph_plan"),
-    )
-
-
-def _operands(graph: cudnn_graph.Convolution, source: torch.Tensor, behind: Behind) -> cudnn_graph.Operands:
-    """Return the operands of the graph's function; a layer without a bias has zeros."""
-    bias, channels = behind.bias, len(graph.function.channels)
-    if bias is None:
-        bias = torch.zeros(graph.filters[0], dtype=getattr(torch, graph.written), device=source.device)
-    elements = [one.contiguous(memory_format=torch.channels_last) for one in behind.tensors[channels:]]
-    return cudnn_graph.Operands(behind.factors, bias, behind.tensors[:channels], elements, behind.numbers)
 
 
 def _is_along_channels(tensor: torch.Tensor, channels: int, sides: int) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from tunebench.kernels.blocks import conv_im2col
 from tunebench.kernels.blocks.conv_im2col import IM2COL, IM2COL_PARTS, is_im2col
-from tunebench.kernels.shared import cudnn_graph
 from tunebench.kernels.shared.early_launches import BEGINS_EARLY, early_launches
 from tunebench.kernels.shared.images import geometry_of_axes, sides_of
 from tunebench.tuner import constraints
@@ -34,24 +33,20 @@ _LARGEST_DIRECT_WINDOW = 49
 """Elements of a window that a thread has in registers."""
 _MOST_DIRECT_SUMS = 16
 
-GRAPH = ("graph_fp16", "graph_tf32", "graph")
-"""Convolutions by cuDNN's graph API; the last in the model's own half type."""
-HALF_INPUT = ("fp16", "graph_fp16")
-HALF_WEIGHT = (*HALF_INPUT, "implicit_gemm", IM2COL, IM2COL_PARTS)
-_WAYS = ("strict", "tf32", IM2COL_PARTS, IM2COL, "implicit_gemm", *GRAPH, "fp16", "direct")
+HALF_WEIGHT = ("fp16", "implicit_gemm", IM2COL, IM2COL_PARTS)
+_WAYS = ("strict", "tf32", IM2COL_PARTS, IM2COL, "implicit_gemm", "fp16", "direct")
 """Ways to convolve. The default is `im2col`; where that is none, the nearest is next, of two as near the first."""
-_STRICT = ("strict", "graph", "direct", IM2COL_PARTS)
+_STRICT = ("strict", "direct", IM2COL_PARTS)
 """These round nothing to less than the model's own type; the last rounds so little that nobody can tell."""
-_ROUNDING = ("convolution", "convolution_layout", "benchmark", "graph_list", "graph_plan", "fast_math")
+_ROUNDING = ("convolution", "convolution_layout", "benchmark", "fast_math")
 """The tunables that decide how exact an answer is, cuDNN's own choice of an algorithm among them."""
 
 
-def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bool) -> SearchSpace:
+def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpace:
     """Return the space of a block.
 
     Args:
         more, needs: what the function itself brings.
-        graphs: whether the function can be part of cuDNN's graph.
     """
     tunables = (
         *more,
@@ -67,8 +62,6 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         early_launches(when=_is_fused),
         Tunable("convolution_layout", ("nchw", "channels_last"), default="channels_last", when=has_passes),
         *conv_im2col.TUNABLES,
-        Tunable("graph_list", cudnn_graph.LISTS, when=_is_graph, host=True),
-        Tunable("graph_plan", tuple(range(cudnn_graph.PLANS)), when=_is_graph, host=True),
         Tunable("benchmark", (False, True), when=_asks_cudnn, host=True),
         Tunable("input_block_size", (128, 256, 512), default=256, when=converts_input),
         Tunable("input_vector_bytes", (4, 8, 16), default=16, when=_reads_packs),
@@ -80,7 +73,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         Tunable("output_items", (1, 2, 4), when=_keeps_output),
         Tunable("in_place", (False, True), when=_may_overwrite, host=True),
     )
-    conditions = [
+    conditions = (
         Constraint("precision_is_the_reference's", _precision_allowed),
         Constraint("sum_fits_half_precision", _sum_fits_half),
         Constraint("sums_are_rounded_only_where_they_must", _sums_may_be_rounded),
@@ -106,12 +99,8 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint], *, graphs: bo
         constraints.shared_memory_fits(
             lambda ring_rows, register_rows, problem: implicit_shared_bytes(problem, ring_rows, register_rows)
         ),
-        Constraint("cudnn_graph_is_installed", _graph_is_installed),
-        Constraint("these_take_channels_last", _takes_layout),
-        Constraint("cudnn_graph_has_one_group", _graph_has_one_group),
-    ]
-    if not graphs:
-        conditions.append(Constraint("function_is_not_for_a_graph", _is_no_graph))
+        Constraint("im2col_takes_channels_last", _takes_layout),
+    )
     # TF32's are refused where the reference does not round, whatever it may do; the last takes few channels alone.
     divided: Mapping[str, Value] = {"convolution": IM2COL, "product_columns": 128}
     starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (8, 4, 3, 2)]
@@ -224,14 +213,6 @@ def has_passes(convolution: str) -> bool:
     return not (_is_implicit(convolution) or _is_direct(convolution))
 
 
-def _is_graph(convolution: str) -> bool:
-    return convolution in GRAPH
-
-
-def _is_no_graph(convolution: str) -> bool:
-    return convolution not in GRAPH
-
-
 def _is_dense_where_implicit(convolution: str, problem: Problem) -> bool:
     geometry = geometry_of_axes(problem.axes)
     return not _is_implicit(convolution) or (geometry.stride == (1, 1) and geometry.groups == 1)
@@ -239,23 +220,11 @@ def _is_dense_where_implicit(convolution: str, problem: Problem) -> bool:
 
 def _has_two_sides_where_fused(convolution: str, problem: Problem) -> bool:
     geometry = geometry_of_axes(problem.axes)
-    is_of_images = not has_passes(convolution) or convolution in GRAPH
-    return not is_of_images or (len(geometry.kernel) == 2 and not geometry.transposed)
-
-
-def _graph_is_installed(convolution: str, problem: Problem, device: Device) -> bool:
-    """Allow a graph where `nvidia-cudnn-frontend` is installed, on an NVIDIA GPU, whose torch brings cuDNN."""
-    right_type = problem.dtype in (("float16", "bfloat16") if convolution == "graph" else ("float32",))
-    here = right_type and device.kind is DeviceKind.CUDA and cudnn_graph.is_installed()
-    return convolution not in GRAPH or here
+    return has_passes(convolution) or (len(geometry.kernel) == 2 and not geometry.transposed)
 
 
 def _takes_layout(convolution: str, convolution_layout: str) -> bool:
-    return not (convolution in GRAPH or is_im2col(convolution)) or convolution_layout == "channels_last"
-
-
-def _graph_has_one_group(convolution: str, problem: Problem) -> bool:
-    return convolution not in GRAPH or geometry_of_axes(problem.axes).groups == 1
+    return not is_im2col(convolution) or convolution_layout == "channels_last"
 
 
 def _asks_cudnn(convolution: str, device: Device) -> bool:
@@ -275,7 +244,7 @@ def relays_input(convolution_layout: str, problem: Problem) -> bool:
 
 def _rounds_input(convolution: str, problem: Problem) -> bool:
     """Return whether images in single precision are rounded to halves."""
-    return convolution in HALF_INPUT or (is_im2col(convolution) and problem.item_bytes == 4)
+    return convolution == "fp16" or (is_im2col(convolution) and problem.item_bytes == 4)
 
 
 def converts_input(convolution: str, convolution_layout: str, problem: Problem) -> bool:
@@ -301,16 +270,14 @@ def _relays_output(convolution: str, convolution_layout: str, problem: Problem) 
     return not is_im2col(convolution) and convolution_layout != problem.options["output"]
 
 
-def _finishes(convolution: str, convolution_layout: str, problem: Problem) -> bool:
-    """Return whether a pass of ours comes last: a graph leaves it nothing to do where its layout is the output's."""
-    is_finished = convolution in GRAPH or is_im2col(convolution)
-    return not is_finished or _relays_output(convolution, convolution_layout, problem)
+def _finishes(convolution: str) -> bool:
+    """Return whether a pass of ours comes last."""
+    return has_passes(convolution) and not is_im2col(convolution)
 
 
 def _keeps_output(convolution: str, convolution_layout: str, problem: Problem) -> bool:
     """Return whether a pass of ours comes last, in the convolution's own layout."""
-    is_last = _finishes(convolution, convolution_layout, problem)
-    return is_last and not _relays_output(convolution, convolution_layout, problem)
+    return _finishes(convolution) and not _relays_output(convolution, convolution_layout, problem)
 
 
 def _may_overwrite(convolution: str, convolution_layout: str, problem: Problem) -> bool:

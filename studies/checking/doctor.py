@@ -58,7 +58,6 @@ def examine(database: str | None) -> Iterator[Diagnosis]:
     if torch.works:
         yield from _devices()
         yield from map(_compiler, CompilerName)
-        yield _cudnn_graph()
         yield _guards()
         yield from (_shipped(name, name) for name in kernel_names())
 
@@ -251,15 +250,6 @@ def _compiler(name: CompilerName) -> Diagnosis:
         return Diagnosis(f"compiler {name}", True, detail)
     except UserError as error:
         return Diagnosis(f"compiler {name}", False, "not usable", str(error))
-
-
-def _cudnn_graph() -> Diagnosis:
-    """Whether kernels may choose cuDNN's graph API."""
-    from tunebench.kernels.shared import cudnn_graph
-
-    works = cudnn_graph.is_installed()
-    remedy = "" if works else "pip install 'tunebench[cudnn]'"
-    return Diagnosis("cuDNN's graph API", works, "a choice of convolutions on NVIDIA GPUs", remedy)
 
 
 def _guards() -> Diagnosis:

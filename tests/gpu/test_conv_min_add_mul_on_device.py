@@ -1,10 +1,7 @@
 """conv_min_add_mul on CUDA: layouts, precisions and torch's flags. Skips without a GPU."""
 
-import contextlib
 import copy
-import math
 import random
-import threading
 from dataclasses import replace
 
 import pytest
@@ -12,26 +9,14 @@ import torch
 
 from tunebench.kernels.conv_min_add_mul.model import ModelNew
 from tunebench.kernels.conv_min_add_mul.reference import Model
-from tunebench.kernels.shared import cudnn_graph
-from tunebench.kernels.shared.images import Geometry
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import Device
-from tunebench.tuner.errors import CaptureError, LaunchError
 
 pytestmark = pytest.mark.gpu
 
 SPACE = ModelNew.kernel.space
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
-GRAPHS, HALF_GRAPHS = (
-    [
-        pytest.param(
-            name, marks=pytest.mark.skipif(not cudnn_graph.is_installed(), reason="needs nvidia-cudnn-frontend")
-        )
-        for name in names
-    ]
-    for names in (("graph_fp16", "graph_tf32"), ("graph",))
-)
 
 
 def pair(channels: int, outputs: int) -> tuple[Model, ModelNew]:
@@ -43,11 +28,10 @@ def pair(channels: int, outputs: int) -> tuple[Model, ModelNew]:
 
 
 def pin(model: ModelNew, device: Device, x: torch.Tensor, pick: int, convolution: str, **wanted: object) -> None:
-    """Pin a configuration of that convolution; of a graph's plans the first ranked, others need not be there."""
+    """Pin a configuration of that convolution."""
     problem = model.problem(x)
     assert problem is not None
-    allowed = {"convolution": [convolution], "graph_list": ["ranked"], "graph_plan": [0]}
-    allowed |= {name: [value] for name, value in wanted.items()}
+    allowed = {"convolution": [convolution], **{name: [value] for name, value in wanted.items()}}
     # Convolutions that round sums to halves are for other cards; their passes are tested here all the same.
     kept = tuple(one for one in SPACE.constraints if one.name != "sums_are_rounded_only_where_they_must")
     space = replace(SPACE, constraints=kept).restrict(allowed).enumerate(problem, device)
@@ -61,7 +45,7 @@ def error(output: torch.Tensor, reference: Model, x: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("given", LAYOUTS)
-@pytest.mark.parametrize("convolution", ["strict", "tf32", "fp16", "implicit_gemm", *GRAPHS])
+@pytest.mark.parametrize("convolution", ["strict", "tf32", "fp16", "implicit_gemm"])
 @pytest.mark.parametrize("pick", range(6))
 def test_every_precision_and_layout(cuda: Device, pick: int, convolution: str, given: str) -> None:
     allowed = 1e-6 if convolution == "strict" else 1e-3
@@ -106,7 +90,7 @@ def test_the_copy_engine_writes_whatever_the_alignment(
             assert torch.equal(output, tuned(x))
 
 
-@pytest.mark.parametrize("convolution", ["im2col", "implicit_gemm", GRAPHS[0]])
+@pytest.mark.parametrize("convolution", ["im2col", "implicit_gemm"])
 def test_operands_are_rounded_as_the_reference_rounds_them(cuda: Device, convolution: str) -> None:
     reference, tuned = pair(64, 128)
     for seed in range(2):
@@ -119,7 +103,7 @@ def test_operands_are_rounded_as_the_reference_rounds_them(cuda: Device, convolu
             assert float((tuned(x) - reference(x)).abs().max()) < 5e-5
 
 
-@pytest.mark.parametrize("convolution", ["im2col", "im2col_parts", "fp16", "implicit_gemm", GRAPHS[0]])
+@pytest.mark.parametrize("convolution", ["im2col", "im2col_parts", "fp16", "implicit_gemm"])
 def test_half_precision_is_right_outside_its_range(cuda: Device, convolution: str) -> None:
     for pick in range(4):
         reference, tuned = pair(16, 32)
@@ -151,7 +135,7 @@ def test_torch_flags_decide_the_precision() -> None:
         cudnn.allow_tf32 = before
 
 
-@pytest.mark.parametrize("convolution", ["tf32", "im2col", "fp16", "implicit_gemm", *GRAPHS])
+@pytest.mark.parametrize("convolution", ["tf32", "im2col", "fp16", "implicit_gemm"])
 def test_a_channels_last_model_gives_channels_last(cuda: Device, convolution: str) -> None:
     for pick in range(2):
         reference, tuned = (model.to(memory_format=torch.channels_last) for model in pair(16, 16))
@@ -162,126 +146,3 @@ def test_a_channels_last_model_gives_channels_last(cuda: Device, convolution: st
             assert output.is_contiguous(memory_format=torch.channels_last)
             assert output.stride() == reference(x).stride()
             assert error(output, reference, x) < 1e-3
-
-
-@pytest.mark.parametrize("convolution", GRAPHS)
-@pytest.mark.parametrize("given", LAYOUTS)
-def test_a_graph_keeps_what_is_not_finite(cuda: Device, convolution: str, given: str) -> None:
-    reference, tuned = (model.to(memory_format=LAYOUTS[given]) for model in pair(16, 32))
-    x = torch.randn(5, 16, 13, 14, device="cuda")
-    x[1, 2, 3, 4], x[2, 0, 5, 5], x[3, 1, 0, 0] = math.nan, math.inf, -math.inf
-    with torch.no_grad():
-        for model in (reference, tuned):
-            model.conv.bias[5], model.bias[6] = math.nan, math.inf
-        pin(tuned, cuda, x, 0, convolution)
-        for constant in (0.5, math.inf, -math.inf, math.nan):
-            reference.constant_value = tuned.constant_value = constant
-            wanted, output = copy.deepcopy(reference).double()(x.double()).float(), tuned(x)
-            assert torch.equal(output.isnan(), wanted.isnan())
-            assert torch.equal(output.isinf(), wanted.isinf())
-            torch.testing.assert_close(output, wanted, rtol=1e-2, atol=1e-2, equal_nan=True)
-
-
-@pytest.mark.parametrize("convolution", GRAPHS)
-def test_a_graph_follows_parameters_and_constants(cuda: Device, convolution: str) -> None:
-    reference, tuned = (model.to(memory_format=torch.channels_last) for model in pair(16, 32))
-    x = torch.randn(3, 16, 13, 14, device="cuda")
-    with torch.no_grad():
-        pin(tuned, cuda, x, 0, convolution)
-        tuned(x)
-        storage = torch.randn(33, device="cuda")
-        for model in (reference, tuned):
-            model.conv.weight *= 1.5
-            model.conv.bias.data = storage[1:]  # not where vectors begin
-            model.constant_value, model.scaling_factor = -0.25, 3.0
-        assert error(tuned(x), reference, x) < 1e-3
-
-
-@pytest.mark.parametrize("convolution", GRAPHS)
-@pytest.mark.parametrize("given", LAYOUTS)
-def test_a_graph_is_captured_and_replayed(cuda: Device, convolution: str, given: str) -> None:
-    reference, tuned = (model.to(memory_format=LAYOUTS[given]) for model in pair(16, 32))
-    x = torch.randn(3, 16, 17, 18, device="cuda")
-    with torch.no_grad():
-        pin(tuned, cuda, x, 1, convolution)
-        tuned(x)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            output = tuned(x)
-        x.copy_(torch.randn_like(x))
-        graph.replay()
-        assert torch.equal(output, tuned(x))
-        assert error(output, reference, x) < 1e-3
-
-
-@pytest.mark.parametrize("convolution", GRAPHS)
-def test_a_graph_that_is_not_built_is_not_captured(cuda: Device, convolution: str) -> None:
-    _, tuned = pair(16, 32)
-    x = torch.randn(3, 16, 23, 29, device="cuda")
-    with torch.no_grad():
-        pin(tuned, cuda, x, 0, convolution)
-        with pytest.raises(CaptureError, match="call the model once"), torch.cuda.graph(torch.cuda.CUDAGraph()):
-            tuned(x)
-        assert tuned(x).shape == (3, 32, 21, 27)
-
-
-@pytest.mark.parametrize("convolution", GRAPHS)
-def test_threads_and_streams_share_a_graph(cuda: Device, convolution: str) -> None:
-    _, tuned = (model.to(memory_format=torch.channels_last) for model in pair(64, 128))
-    x = torch.randn(8, 64, 34, 34, device="cuda")
-    right = []
-
-    def run() -> None:
-        stream = torch.cuda.Stream()
-        with torch.no_grad(), torch.cuda.stream(stream):
-            outputs = [tuned(x) for _ in range(20)]
-            stream.synchronize()
-        right.append(all(torch.equal(output, wanted) for output in outputs))
-
-    with torch.no_grad():
-        pin(tuned, cuda, x, 0, convolution)
-        wanted = tuned(x)
-    torch.cuda.synchronize()
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert right == [True] * 4
-
-
-@pytest.mark.parametrize("convolution", [*GRAPHS, *HALF_GRAPHS])
-@pytest.mark.parametrize("plans", cudnn_graph.LISTS)
-def test_every_plan_is_right_or_refused(convolution: str, plans: str) -> None:
-    stored, written = {
-        "graph_fp16": ("float16", "float32"),
-        "graph_tf32": ("float32", "float32"),
-        "graph": ("bfloat16", "bfloat16"),
-    }[convolution]
-    torch.manual_seed(5)
-    x, weight = torch.randn(2, 64, 20, 21, device="cuda"), torch.randn(128, 64, 3, 3, device="cuda") / 24
-    x, weight = (
-        tensor.to(getattr(torch, stored)).contiguous(memory_format=torch.channels_last) for tensor in (x, weight)
-    )
-    ones, zeros = torch.ones(128, device="cuda"), torch.zeros(128, device="cuda", dtype=getattr(torch, written))
-    assert ModelNew.steps is not None
-    function = cudnn_graph.Function(ModelNew.steps, ("bias",), (), ("constant", "scaling_factor"))
-    operands = cudnn_graph.Operands(ones if stored != written else None, zeros, [zeros], [], [math.inf, 1.0])
-    geometry = Geometry((3, 3), (1, 1), (0, 0), (1, 1), 1)
-
-    def graph_of(plan: int) -> cudnn_graph.Convolution:
-        shapes = (2, 64, 20, 21), (128, 64, 3, 3)
-        return cudnn_graph.Convolution(0, *shapes, geometry, function, stored, written, plans, plan)
-
-    wanted = torch.nn.functional.conv2d(x.double(), weight.double())
-    served = 0
-    for plan in range(cudnn_graph.PLANS):
-        with contextlib.suppress(LaunchError):
-            output = cudnn_graph.convolve(graph_of(plan), x, weight, operands).double()
-            allowed = 4e-3 if written == "bfloat16" else 1e-3
-            assert float((output - wanted).norm() / wanted.norm()) < allowed
-            served += 1
-    assert served > 0
-    with pytest.raises(LaunchError, match=r"plan 1000: cuDNN has \d+ for this convolution here"):
-        cudnn_graph.prepare(graph_of(1000))

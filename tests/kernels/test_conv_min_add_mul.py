@@ -10,7 +10,6 @@ from torch import nn
 
 from tunebench.kernels.conv_min_add_mul.model import ModelNew
 from tunebench.kernels.conv_min_add_mul.reference import Model
-from tunebench.kernels.shared import cudnn_graph
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
@@ -62,42 +61,6 @@ def test_every_layout_and_size(convolution: str, allowed: float, layout: str) ->
             assert error(output, reference, x) < allowed
             assert output.stride() == reference(x).stride()
             assert torch.equal(output, tuned(x))
-
-
-def graph_by_torch(
-    wanted: cudnn_graph.Convolution, image: torch.Tensor, weight: torch.Tensor, operands: cudnn_graph.Operands
-) -> torch.Tensor:
-    """What cuDNN's graph computes, by torch on the CPU."""
-    assert image.dtype == weight.dtype == getattr(torch, wanted.stored)
-    assert image.is_contiguous(memory_format=torch.channels_last)
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    assert (image.shape, weight.shape) == (wanted.image, wanted.filters)
-    assert (wanted.function.channels, wanted.function.scalars) == (("bias",), ("constant", "scaling_factor"))
-    product = torch.nn.functional.conv2d(image.float(), weight.float())
-    if operands.factors is not None:
-        product = product * operands.factors.view(-1, 1, 1)
-    constant, factor = operands.scalars
-    least = torch.clamp(product + operands.bias.view(-1, 1, 1), max=constant)
-    return ((least + operands.channels[0].view(-1, 1, 1)) * factor).contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("convolution", "allowed"), [("graph_fp16", 1e-3), ("graph_tf32", 1e-6)])
-def test_the_passes_around_a_graph(convolution: str, allowed: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph itself runs on a GPU alone; its input, what repairs its output and the output's layout run here too."""
-    monkeypatch.setattr(cudnn_graph, "convolve", graph_by_torch)
-    for (shape, outputs), given, weight in itertools.product(
-        (((3, 8, 10, 10), 12), ((2, 5, 11, 13), 7)), LAYOUTS, LAYOUTS
-    ):
-        reference, tuned = (model.to(memory_format=LAYOUTS[weight]) for model in pair(shape[1], outputs))
-        x = torch.randn(shape)
-        x[1] *= 1e6
-        x = x.contiguous(memory_format=LAYOUTS[given])
-        with torch.no_grad():
-            pin(tuned, configuration(convolution, "channels_last", graph_list="ranked", graph_plan=0), x)
-            output = tuned(x)
-            assert error(output, reference, x) < allowed
-            assert output.stride() == reference(x).stride()
 
 
 @pytest.mark.parametrize("bytes_", [4, 8])
@@ -182,11 +145,10 @@ def test_less_precision_only_where_the_reference_has_it() -> None:
         problem = Problem({**axes, **sizes}, "float32", options)
         return {member["convolution"] for member in SPACE.enumerate(problem, device)}
 
-    graphs = {"graph_fp16", "graph_tf32"} if cudnn_graph.is_installed() else set()
     ours = {"im2col", "im2col_parts"}
-    assert found("tf32", HOPPER) == {"strict", "tf32", "implicit_gemm"} | ours | graphs
+    assert found("tf32", HOPPER) == {"strict", "tf32", "implicit_gemm"} | ours
     assert found("strict", HOPPER) == {"strict", "im2col_parts"}
-    assert found("tf32", HOPPER, in_channels=4096) == {"strict", "tf32"} | ours | graphs
+    assert found("tf32", HOPPER, in_channels=4096) == {"strict", "tf32"} | ours
     assert found("tf32", CPU) == {"strict"}
 
 
@@ -232,7 +194,7 @@ def test_a_change_between_two_calls_changes_the_next_output(change: str) -> None
     assert after.shape != before.shape or not torch.allclose(after, before)
 
 
-@pytest.mark.parametrize("convolution", ["tf32", "fp16", "graph_fp16", "graph_tf32"])
+@pytest.mark.parametrize("convolution", ["tf32", "fp16"])
 def test_nvrtc_compiles_for_hopper_without_spills(nvrtc: NvrtcCompiler, convolution: str) -> None:
     _, tuned = pair()
     problem = tuned.problem(torch.randn(2, 8, 9, 9))

@@ -7,8 +7,7 @@
 // declares the entry points whose parameters depend on these, with the bodies that stand here:
 //
 // prepare                          x in the layout and type that the convolution takes; the weight in half precision, scaled
-// transpose_output, finish         the bias and the function, in one pass; the first changes the layout too, and nothing but
-//                                  the layout where the convolution is cuDNN's graph, which does the rest
+// transpose_output, finish         the bias and the function, in one pass; the first changes the layout too
 // implicit_gemm                    all of it in one kernel, on Hopper (conv_gemm.cuh); of images with two sides, not transposed
 // direct                           all of it in one kernel, of few channels a group (conv_direct.cuh)
 // im2col_product                   the convolution and what is behind it, on Hopper, of x as `prepare` leaves it
@@ -28,12 +27,9 @@ constexpr bool splits = convolution == convolution_t::im2col_parts;  // operands
 constexpr bool im2col = convolution == convolution_t::im2col || splits;
 constexpr bool has_passes = !implicit && convolution != convolution_t::direct;
 constexpr bool by_library = has_passes && !im2col;
-constexpr bool half_graph = convolution == convolution_t::graph_fp16;
-constexpr bool by_graph =  // what comes of it is finished
-    half_graph || convolution == convolution_t::graph_tf32 || convolution == convolution_t::graph;
 constexpr bool half_product = convolution == convolution_t::fp16;  // torch rounds what comes of it to halves
 constexpr bool is_half = sizeof(scalar_t) == 2;
-constexpr bool halves = half_product || half_graph || (im2col && !is_half);  // x is stored in halves
+constexpr bool halves = half_product || (im2col && !is_half);  // x is stored in halves
 constexpr bool half_weight = halves || implicit || im2col;
 constexpr bool scales = half_weight && !is_half;
 constexpr bool channels_last = convolution_layout == convolution_layout_t::channels_last;
@@ -145,7 +141,7 @@ struct Epilogue {
 
     __device__ __forceinline__ scalar_t of_stored(product_t stored, const Channel& channel, const Element& element) const {
         const accumulator_t value = stored;
-        return scalar_t(by_graph ? value : (*this)(halves ? value * channel.scale : value, channel, element));
+        return scalar_t((*this)(halves ? value * channel.scale : value, channel, element));
     }
 };
 

@@ -15,7 +15,6 @@ from sampling import slow_but
 from torch import nn
 
 from tunebench.kernels.blocks.conv_launches import prepared
-from tunebench.kernels.shared.graph_function import Step, numbers_of, steps_of
 from tunebench.kernels.shared.images import geometry_of_axes, geometry_of_layer, memory_format
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
@@ -458,21 +457,3 @@ def test_a_study_begins_with_sums_that_are_divided_where_multiprocessors_would_i
     assert first(2, 32, 640) == first(64, 28, 128) == ("im2col", 1)
     assert first(2, 16, 64, precision="strict") == ("im2col_parts", 1)
     assert first(2, 16, 64, groups=64) == ("direct", None)
-
-
-def test_functions_that_a_graph_can_compute() -> None:
-    least = Step("min", ("top", "value"))
-    assert steps_of("(min(value, top) + bias) * 2", ["top"]) == Step("mul", (Step("add", (least, "bias")), 2.0))
-    found = steps_of("hardswish(value - 0.5) / six", ["six"])
-    assert found is not None and numbers_of(found) == [0.5, 6.0, 0.0, 3.0]
-    assert steps_of("-value", []) == Step("sub", (0.0, "value"))
-    for text in (
-        "min(value, bias)",  # NaN would be lost
-        "value * (1 / 2)",  # an integer in C++
-        "value > 0 ? value : 0",
-        "mish(value)",
-        "auto y = value; return y;",
-        "value",
-        "relu(value, 2)",
-    ):
-        assert steps_of(text, ["top"]) is None, text

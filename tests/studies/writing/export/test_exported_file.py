@@ -340,12 +340,3 @@ def test_of_products_between_passes_the_library_s_alone_are_in_a_file(
     assert not made._is_as_measured(inputs, call)
     with pytest.raises(CannotExportError, match="export a trial with products_by=library by --trial"):
         exported(name, {"products_by": "exact", "product": "fused"})
-
-
-def test_cudnn_s_graph_api_cannot_be_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tunebench.kernels.shared import cudnn_graph
-
-    monkeypatch.setattr(cudnn_graph, "is_installed", lambda: True)
-    values = {"convolution": "graph_fp16", "convolution_layout": "channels_last"}
-    with pytest.raises(CannotExportError, match="needs the package"):
-        exported("conv_min_add_mul", values, options={"precision": "tf32"})

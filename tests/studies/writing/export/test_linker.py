@@ -26,6 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy
+
 from tunebench.linked_example import factors
 from tunebench.linked_example.factors import helper as times_three
 
@@ -74,9 +77,7 @@ class Model(Base):
     def forward(self, plan: Plan, value: int) -> int:  # type: ignore[name-defined]
         way = plan.configuration["way"]
         if is_slow(way):
-            import numpy  # this branch cannot be exported
-
-            return numpy.int64(value)
+            return numpy.int64(value)  # this branch cannot be exported
         elif way == "fast":
             # The comment of the branch that is taken.
             pair: Pair = Pair(helper(value))
@@ -153,5 +154,10 @@ def test_a_name_that_would_be_mistaken_for_another_is_refused(example: str) -> N
 
 
 def test_what_needs_another_package_is_refused(example: str) -> None:
+    with pytest.raises(CannotExportError, match="needs the package numpy"):
+        linked(example, "slow")
+
+
+def test_what_is_defined_nowhere_is_refused(example: str) -> None:
     with pytest.raises(CannotExportError, match="'missing', which is defined nowhere"):
         linked(example, "other")
