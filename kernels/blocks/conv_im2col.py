@@ -36,7 +36,7 @@ _CORNERS = {2: (-128, 127), 3: (-16, 15)}
 _MOST_STEPS = 8
 _CLUSTERS_AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 """Clusters of so many blocks that the 132 multiprocessors of an H200 have at once, each with one block
-(cuOccupancyMaxActiveClusters): a cluster is within one of the parts that a GPU has, of up to 18 multiprocessors."""
+(cuOccupancyMaxActiveClusters). A cluster has to lie within one of the card's parts, so that some are left over."""
 _STAGE = 64
 """Products of a sum in a stage of the pipeline."""
 _SHORT_SUM, _STAGES_OF_SHORT_SUM = 3 * _STAGE, 4

@@ -139,15 +139,17 @@ def _preparation(plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> Prep
     scales = convolution in HALF_WEIGHT and dtype == torch.float32
     stored = torch.float16 if scales else dtype
     samples, channels, sides = axes["batch"], axes["in_channels"], tuple(axes[name] for name in sides_of(axes))
-    pixels, source, parts, blocks = math.prod(sides), None, 1, 0
-    layout = memory_format(str(plan["convolution_layout"]), len(shape))
+    layout, pixels, source, parts = (
+        memory_format(str(plan["convolution_layout"]), len(shape)),
+        math.prod(sides),
+        None,
+        1,
+    )
     if has_passes(convolution) and converts_input(convolution, str(plan["convolution_layout"]), plan.problem):
-        is_own = is_im2col(convolution)
-        source = (
-            Memory(shape_of_images(plan), stored) if is_own else Memory((samples, channels, *sides), stored, layout)
-        )
+        source = Memory((samples, channels, *sides), stored, layout)
+        if is_im2col(convolution):
+            source = Memory(shape_of_images(plan), stored)
         parts = _parts_of_sample(plan, channels, pixels)
-        blocks = samples * parts
     return Preparation(
         source,
         _filters(plan, shape, stored, layout) if convolution in HALF_WEIGHT else None,
@@ -156,7 +158,7 @@ def _preparation(plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> Prep
         is_as_copied=not scales and _is_as_copied(plan, shape, stride),
         factors=Memory((axes["out_channels"],), torch.float32) if scales else None,
         largest=Memory((samples, parts), torch.int32) if scales else None,
-        blocks=blocks,
+        blocks=samples * parts if source else 0,
         sizes=(samples, channels, pixels, sides[-1]),
     )
 
@@ -177,7 +179,7 @@ def _filters(plan: Plan, shape: torch.Size, dtype: torch.dtype, layout: torch.me
     """Return the memory for filters in the convolution's layout."""
     filters, channels, *window = shape
     if is_im2col(str(plan["convolution"])):
-        # What fills up a row is multiplied, and counts as 0; of rows that fill up a group nothing is kept.
+        # Elements that fill up a row are multiplied, so they are 0. Products of rows that fill up a group are not kept.
         return Memory((math.prod(rows_of_filters(plan)),), dtype, is_zero=rows_are_filled_up(plan))
     if plan["convolution"] == "implicit_gemm":
         elements = ceil_div(filters, TILE_FILTERS) * math.prod(window) * ceil_div(channels, 16) * 2 * TILE_FILTERS * 8
@@ -188,11 +190,7 @@ def _filters(plan: Plan, shape: torch.Size, dtype: torch.dtype, layout: torch.me
 def finish(plan: Plan, product: torch.Tensor, behind: Behind) -> torch.Tensor:
     """Apply everything behind the convolution, in the output's layout."""
     options = plan.problem.options
-    output = product
-    if not plan["in_place"]:
-        dtype = getattr(torch, plan.problem.dtype)
-        layout = memory_format(options["output"], product.dim())
-        output = torch.empty(product.shape, dtype=dtype, device=product.device, memory_format=layout)
+    output = product if plan["in_place"] else _empty_output(plan, product)
     threads = plan.integer("output_block_size")
     samples, channels, pixels = product.shape[0], product.shape[1], product.shape[2:].numel()
     if plan["convolution_layout"] != options["output"]:
