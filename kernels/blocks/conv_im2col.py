@@ -97,6 +97,25 @@ def _channels_of_pixel(problem: Problem) -> int:
     return ceil_div(axes["in_channels"], _CHANNELS_OF_PITCH) * _CHANNELS_OF_PITCH
 
 
+def _phases(axes: Mapping[str, int], phase_columns: bool) -> int:
+    """Return how many products a transposed convolution is, each of the outputs that stand at one place in a stride."""
+    geometry = geometry_of_axes(axes)
+    strides = geometry.stride[:-1] if phase_columns else geometry.stride
+    return math.prod(strides) if geometry.transposed else 1
+
+
+def _columns_of_group(axes: Mapping[str, int], phase_columns: bool) -> int:
+    """Return how many columns the product of a group has: its filters, or those for each output in a stride."""
+    filters = axes["out_channels"] // axes.get("groups", 1)
+    return filters * geometry_of_axes(axes).stride[-1] if phase_columns else filters
+
+
+def _places(axes: Mapping[str, int], phase_columns: bool) -> int:
+    """Return how many places a filter has, those among them where it has zeros."""
+    *rows, width = geometry_of_axes(axes).kernel
+    return math.prod(rows) * (_windows(axes)[-1].reach + 1 if phase_columns else width)
+
+
 def _windows(axes: Mapping[str, int]) -> list[_Side]:
     """Return the windows along each side of the images."""
     geometry = geometry_of_axes(axes)
@@ -170,19 +189,17 @@ def _pipeline_is_no_longer_than_sums(convolution: str, product_stages: int, prob
     if not is_im2col(convolution) or product_stages <= _STAGES_OF_SHORT_SUM:
         return True
     axes = _axes_of(problem)
-    geometry, copied = geometry_of_axes(axes), _copied_channels(axes)
-    channels = ceil_div(axes["in_channels"] // geometry.groups, copied) * copied
-    phases = math.prod(geometry.stride) if geometry.transposed else 1
+    copied = _copied_channels(axes)
+    channels = ceil_div(axes["in_channels"] // axes.get("groups", 1), copied) * copied
     terms = 3 if convolution == IM2COL_PARTS else 1
-    return math.prod(geometry.kernel) * channels * terms > _SHORT_SUM * phases
+    return _places(axes, False) * channels * terms > _SHORT_SUM * _phases(axes, False)
 
 
-def _tiles(problem: Problem, columns: int, cluster: int) -> int:
+def _tiles(problem: Problem, columns: int, cluster: int, phase_columns: bool) -> int:
     """Return how many tiles the product has, each of as many columns, and of the pixels of a cluster's blocks."""
     axes = _axes_of(problem)
-    geometry, groups = geometry_of_axes(axes), axes.get("groups", 1)
-    phases = math.prod(geometry.stride) if geometry.transposed else 1
-    tiles = phases * groups * ceil_div(axes["out_channels"] // groups, columns)
+    tiles = _phases(axes, phase_columns) * axes.get("groups", 1)
+    tiles *= ceil_div(_columns_of_group(axes, phase_columns), columns)
     return tiles * ceil_div(axes["batch"] * math.prod(side.number for side in _windows(axes)), _TILE_PIXELS * cluster)
 
 
@@ -194,7 +211,7 @@ def _ends_sooner(product_columns: int, product_slices: int, problem: Problem, de
 
     def most(slices: int) -> float:
         at_once = max(1, _CLUSTERS_AT_ONCE[slices] * device.multiprocessors // _CLUSTERS_AT_ONCE[1])
-        return ceil_div(_tiles(problem, product_columns, 1), at_once) / slices
+        return ceil_div(_tiles(problem, product_columns, 1, False), at_once) / slices
 
     if product_slices == 1:
         return True
@@ -208,10 +225,15 @@ def _is_matrix(convolution: str, problem: Problem) -> bool:
     return is_exact or problem.axes["out_channels"] > problem.axes.get("groups", 1)
 
 
-def _columns_have_filters(product_columns: int, problem: Problem) -> bool:
-    """Return whether less than 64 columns of a tile are without filters."""
-    filters = problem.axes["out_channels"] // problem.axes.get("groups", 1)
-    return product_columns < filters + 64
+def _columns_have_filters(convolution: str, product_columns: int, problem: Problem) -> bool:
+    """Return whether less than 64 columns of a tile are without filters, where phases may be columns too."""
+    return product_columns < _columns_of_group(problem.axes, _has_phases(convolution, problem)) + 64
+
+
+def _has_phases(convolution: str, problem: Problem) -> bool:
+    """Return whether the phases along the width may be columns: threads write eight neighbouring ones."""
+    geometry = geometry_of_axes(problem.axes)
+    return is_im2col(convolution) and geometry.transposed and geometry.stride[-1] in (2, 4)
 
 
 def reads_halves(problem: Problem, device: Device) -> bool:
@@ -220,6 +242,7 @@ def reads_halves(problem: Problem, device: Device) -> bool:
 
 
 TUNABLES = (
+    Tunable("phase_columns", (False, True), default=True, when=_has_phases),
     Tunable("product_columns", (64, 128, 160, 192, 256), default=128, when=is_im2col),
     Tunable("product_stages", (3, 4, 6, 8), default=6, when=is_im2col),
     Tunable("product_cluster", (1, 2), when=is_im2col),
@@ -254,16 +277,21 @@ def rows_of_filters(plan: Plan) -> tuple[int, int]:
     """Return how many rows the filters have as the copy engine reads them, each with how many elements."""
     axes = _axes_of(plan.problem)
     groups, copied = axes.get("groups", 1), _copied_channels(axes)
-    rows = groups * ceil_div(axes["out_channels"] // groups, _FILTERS_OF_MAP) * _FILTERS_OF_MAP
+    rows = groups * ceil_div(_columns_of_group(axes, _is_by_columns(plan)), _FILTERS_OF_MAP) * _FILTERS_OF_MAP
     channels = ceil_div(axes["in_channels"] // groups, copied) * copied
-    return rows, math.prod(geometry_of_axes(axes).kernel) * _parts(plan) * channels
+    return rows, _places(axes, _is_by_columns(plan)) * _parts(plan) * channels
+
+
+def _is_by_columns(plan: Plan) -> bool:
+    """Return whether the phases along the width are columns."""
+    return bool(plan.configuration.get("phase_columns", False))
 
 
 def rows_are_filled_up(plan: Plan) -> bool:
     """Return whether the rows of filters have elements that no filter has."""
     axes = plan.problem.axes
     products = math.prod(geometry_of_axes(axes).kernel) * (axes["in_channels"] // axes.get("groups", 1))
-    return rows_of_filters(plan)[1] != products * _parts(plan)
+    return _is_by_columns(plan) or rows_of_filters(plan)[1] != products * _parts(plan)
 
 
 def _channels_and_strides(plan: Plan, sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
@@ -290,7 +318,8 @@ def im2col_launch(plan: Plan) -> Im2colLaunch:
     _, lower, upper, steps, _ = zip(*reversed(sides), strict=True)
     rows, depth = rows_of_filters(plan)
     slices, stages = plan.integer("product_slices"), plan.integer("product_stages")
-    tiles, shared = _tiles(plan.problem, columns, cluster), _shared_bytes(columns, stages)
+    tiles = _tiles(plan.problem, columns, cluster, _is_by_columns(plan))
+    shared = _shared_bytes(columns, stages)
     resident = min(_RESIDENT.get(columns, 1), _SHARED_BYTES // (shared + _STATIC_BYTES))
     at_once = tiles if slices > 1 else max(1, plan.device.multiprocessors * resident // cluster)
     return Im2colLaunch(

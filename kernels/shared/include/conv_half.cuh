@@ -59,6 +59,9 @@ __device__ __forceinline__ long long place_in_tile(long long filter, long long c
 }
 
 __device__ constexpr long long rounded_up(long long number, long long to) { return (number + to - 1) / to * to; }
+__device__ constexpr long long divided_up(long long number, long long by) {
+    return number > 0 ? (number + by - 1) / by : -(-number / by);
+}
 
 // Of im2col_product: channels that one copy brings, the most that waste least; filters that one begins with; and what the
 // elements from one pixel to the next are a multiple of.
@@ -82,19 +85,34 @@ constexpr long long channels_of_window =
     folds ? rounded_up(kernel_width * channels_of_pixel, channels_of_pitch) : in_channels / groups;
 constexpr int copied_channels = channels_of_copies(channels_of_window);
 constexpr long long channels_of_place = rounded_up(channels_of_window, copied_channels);  // In a filter's row.
-constexpr long long places_of_row = folds ? 1 : kernel_width;                             // Of the window's.
+// Of a transposed convolution, outputs that are neighbours along the width may be columns of one product: each filter has as
+// many rows as the stride, over all pixels that any of these outputs sees, with zeros for those that it does not.
+constexpr bool phases_are_columns = im2col && transposed && phase_columns && (stride_width == 2 || stride_width == 4);
+constexpr long long columns_of_filter = phases_are_columns ? stride_width : 1;
+// The first pixel that a place of the window's row sees, of the outputs of its phase.
+__device__ constexpr long long pixel_seen(long long place) {
+    return divided_up(padding_before - place * dilation_width, stride_width);
+}
+constexpr long long first_pixel = pixel_seen(kernel_width - 1);
+constexpr long long places_of_row =  // Of the window's.
+    folds ? 1 : phases_are_columns ? pixel_seen(0) - first_pixel + 1 : kernel_width;
 constexpr int parts = splits ? 2 : 1;
 constexpr int weight_exponent = splits ? 8 : 0;  // Of what the largest weight is below: the second halves are no subnormals.
 
-// Where im2col_product wants a weight: by filters, their number in a group rounded up, then by the places of the window, then
-// by channels, rounded up to whole copies; where operands are split, what the first halves leave stands behind these.
-__device__ __forceinline__ long long row_of_filter(long long filter, long long filters) {
-    const long long of_group = filters / groups;
-    return filter / of_group * rounded_up(of_group, filters_of_map) + filter % of_group;
-}
-__device__ __forceinline__ long long place_in_row(long long row, long long channel, long long place, long long area) {
-    const long long of_row = kernel_width / places_of_row;
-    return (row * (area / of_row) + place / of_row) * parts * channels_of_place + place % of_row * channels_of_pixel + channel;
+// Where im2col_product wants a weight: by filters, the number of a group's rows rounded up, then by the places of the window,
+// then by channels, rounded up to whole copies; where operands are split, what the first halves leave stands behind these.
+__device__ __forceinline__ long long place_in_row(long long filter, long long filters, long long channel, long long place) {
+    const long long of_group = filters / groups, across = place % kernel_width;
+    long long row = filter / of_group * rounded_up(of_group * columns_of_filter, filters_of_map);
+    row += filter % of_group * columns_of_filter;
+    long long of_row = folds ? 0 : across;
+    if constexpr (phases_are_columns) {
+        const long long seen = pixel_seen(across);
+        row += seen * stride_width - padding_before + across * dilation_width;  // its phase
+        of_row = seen - first_pixel;
+    }
+    const long long of_window = (row * kernel_depth * kernel_height + place / kernel_width) * places_of_row + of_row;
+    return of_window * parts * channels_of_place + (folds ? across * channels_of_pixel : 0) + channel;
 }
 
 // All threads of a block: `see` has so many elements of a filter, from one on, in the order of memory. What is not transposed
@@ -128,9 +146,8 @@ template <int threads>
 __device__ __forceinline__ void write_row(const scalar_t* __restrict__ weight, weight_t* __restrict__ to, long long filter,
                                           long long filters, bool weight_last, float scale) {
     constexpr int channels = in_channels / groups, area = kernel_depth * kernel_height * kernel_width;
-    const long long row = row_of_filter(filter, filters);
     const auto write = [&](int channel, int place, float unscaled) {
-        const long long target = place_in_row(row, channel, place, area);
+        const long long target = place_in_row(filter, filters, channel, place);
         const float value = unscaled * scale;
         to[target] = weight_t(scales ? to_operand(value) : value);
         if constexpr (splits) {

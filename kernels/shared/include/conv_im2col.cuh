@@ -14,6 +14,8 @@
 // A transposed convolution is several, one for each place of an output within a stride (its phase): of the window's places
 // some are its own, and it goes over the images in steps of 1. No zeros are multiplied.
 //
+// phase_columns     the phases of the width are columns of one product instead (conv_half.cuh): it writes neighbours together,
+//                   reads images once for all of them, and multiplies some zeros
 // product_cluster   blocks that have neighbouring pixels and share what they read of the filters
 // product_slices    blocks that have a part of the sum each, where tiles are few; each finishes a part of the filters, until
 //                   there are none left
@@ -33,13 +35,11 @@ constexpr int tile_pixels = 128;
 constexpr int copies_of_stage = 64 / copied_channels;
 constexpr int copied_bytes = copied_channels * 2;  // Of one row.
 constexpr int terms = splits ? 3 : 1;
-constexpr long long phases = transposed ? stride_depth * stride_height * stride_width : 1;
+constexpr long long phases_along = phases_are_columns ? 1 : stride_width;  // The width.
+constexpr long long phases = transposed ? stride_depth * stride_height * phases_along : 1;
 constexpr int channel_copies = static_cast<int>(channels_of_place) / copied_channels * terms;  // At a place of the window.
 constexpr int window_stage_bytes = tile_pixels * 128, im2col_stage_bytes = window_stage_bytes + product_columns * 128;
 
-__device__ constexpr long long divided_up(long long number, long long by) {
-    return number > 0 ? (number + by - 1) / by : -(-number / by);
-}
 constexpr long long common_divisor(long long a, long long b) { return b == 0 ? a : common_divisor(b, a % b); }
 
 // The places of the window along a side that the outputs of a phase have.
@@ -71,7 +71,17 @@ template <long long kernel, long long stride, long long padding, long long dilat
 };
 using PlacesOfDepth = Places<kernel_depth, stride_depth, padding_depth, dilation_depth>;
 using PlacesOfHeight = Places<kernel_height, stride_height, padding_height, dilation_height>;
-using PlacesOfWidth = Places<places_of_row, folds ? 1 : stride_width, folds ? 0 : padding_width, dilation_width>;
+// The same where the phases are columns.
+struct PlacesOfColumns {
+    static constexpr int stride_of_pixels = 1, lowest = static_cast<int>(first_pixel), count = static_cast<int>(places_of_row);
+
+    __device__ __forceinline__ explicit PlacesOfColumns(int) {}
+    __device__ __forceinline__ int place(int number) const { return number; }
+    __device__ __forceinline__ unsigned short offset(int number) const { return static_cast<unsigned short>(number); }
+};
+using PlacesOfWidth =
+    Choose<phases_are_columns, PlacesOfColumns,
+           Places<places_of_row, folds ? 1 : stride_width, folds ? 0 : padding_width, dilation_width>>;
 
 // The sides of images, each within 32 bits.
 struct Extent {
@@ -86,11 +96,11 @@ struct Extent {
     }
 };
 
-// What a block works on: pixels from a first on, of the outputs of its phase, and filters of a group.
+// What a block works on: pixels from a first on, of the outputs of its phase, and columns of a group, which are its filters.
 struct WindowTile {
     Extent out, grid, phase;  // The sides of the output, of the outputs of a phase, and where in a stride these stand.
     long long pixels, pixel;
-    int group, filter;
+    int group, column;
     // `number` counts what a cluster works on at once.
     __device__ __forceinline__ WindowTile(long long number, const ShapeOfSides& shape, u32 rank) : phase{0, 0, 0} {
         const Sides sides = output_of(shape);
@@ -103,17 +113,17 @@ struct WindowTile {
         }
         pixels = shape.samples * grid.pixels();
         if constexpr (phases > 1) {  // Neighbours in time, as their outputs are in memory.
-            phase = Extent{stride_depth, stride_height, stride_width}.at(number % phases);
+            phase = Extent{stride_depth, stride_height, phases_along}.at(number % phases);
             number /= phases;
         }
-        const long long filter_tiles = divided_up(shape.out_channels / groups, product_columns), across = tiles_across();
-        filter = static_cast<int>(number % filter_tiles) * product_columns;
-        number /= filter_tiles;
+        const long long column_tiles = tiles_of_columns(shape), across = tiles_across();
+        column = static_cast<int>(number % column_tiles) * product_columns;
+        number /= column_tiles;
         pixel = (number % across * product_cluster + rank % product_cluster) * tile_pixels;
         group = static_cast<int>(number / across);
     }
     __device__ __forceinline__ long long count(const ShapeOfSides& shape) const {
-        return phases * groups * tiles_across() * divided_up(shape.out_channels / groups, product_columns);
+        return phases * groups * tiles_across() * tiles_of_columns(shape);
     }
     __device__ __forceinline__ Division sample_of(long long number) const {
         return Division(number, grid.pixels(), pixels < (1ll << 32));
@@ -133,6 +143,9 @@ struct WindowTile {
     __device__ __forceinline__ long long tiles_across() const {
         return divided_up(pixels, tile_pixels * product_cluster);
     }
+    static __device__ __forceinline__ long long tiles_of_columns(const ShapeOfSides& shape) {
+        return divided_up(shape.out_channels / groups * columns_of_filter, product_columns);
+    }
 };
 
 // The stages of the sum that a block has.
@@ -151,7 +164,7 @@ using Im2colPosition = RingPosition<product_stages>;
 __device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, u64* empty, Im2colPosition& position,
                                               const TensorMap& x, const TensorMap& filters, const WindowTile& tile,
                                               const ShapeOfSides& shape, u32 rank) {
-    const long long filters_of_group = shape.out_channels / groups;
+    const long long columns_of_group = shape.out_channels / groups * columns_of_filter;
     // Where the second halves begin.
     const int second = static_cast<int>(folds ? folded_columns(shape.image.width) * channels_of_pixel : channels_of_pixel);
     const PlacesOfDepth depth(tile.phase.depth);
@@ -167,7 +180,7 @@ __device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, 
     constexpr int share = product_columns / product_cluster;
     const int own_row = static_cast<int>(rank % product_cluster) * share;
     const int filter_group =
-        static_cast<int>((tile.group * rounded_up(filters_of_group, filters_of_map) + tile.filter + own_row) / filters_of_map);
+        static_cast<int>((tile.group * rounded_up(columns_of_group, filters_of_map) + tile.column + own_row) / filters_of_map);
     for (int stage = stages.from; stage < stages.to; ++stage) {
         mbarrier_wait(empty + position.slot, position.parity ^ 1);
         u64* const barrier = full + position.slot;
@@ -199,17 +212,18 @@ __device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, 
     }
 }
 
-// Values of two pixels, a thread's first and the one 8 below, to the output. Of each 32 filters a thread has eight neighbours.
+// Values of two pixels, a thread's first and the one 8 below, to the output. Of each 32 columns a thread has eight neighbours:
+// filters, each at as many outputs along the width as it has columns.
 template <int columns>
-__device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], const WindowTile& tile, long long filter,
-                                               long long filters_of_group, const Channel* of_channels,
-                                               scalar_t* __restrict__ output, const ShapeOfSides& shape,
-                                               const Epilogue& epilogue) {
-    constexpr int run = 8;
-    const long long filters = shape.out_channels, pixels = tile.out.pixels();
+__device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], const WindowTile& tile, long long first_column,
+                                               const Channel* of_columns, scalar_t* __restrict__ output,
+                                               const ShapeOfSides& shape, const Epilogue& epilogue) {
+    constexpr int run = 8, along = columns_of_filter;
+    constexpr int of_pack = output_last ? run / along : along;  // Neighbours in memory.
+    const long long filters = shape.out_channels, filters_of_group = filters / groups, pixels = tile.out.pixels();
     const long long first = tile.pixel + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    const bool whole_packs =
-        filters_of_group % run == 0 && takes_packs<scalar_t, run>(output) && epilogue.takes_elements<run>();
+    const bool whole_packs = (output_last ? filters_of_group : tile.out.width) % of_pack == 0 &&
+                             takes_packs<scalar_t, of_pack>(output) && epilogue.takes_elements<of_pack>();
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
         const long long number = first + 8 * below;
@@ -226,34 +240,30 @@ __device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], 
 #pragma unroll
         for (int begin = 0; begin < columns; begin += filters_of_map) {
             const int column = begin + threadIdx.x % 4 * run;
-            const long long left = filters_of_group - filter - column;
-            if (left <= 0) {
-                continue;
-            }
-            const long long channel = tile.group * filters_of_group + filter + column;
-            const long long place = offset_of(sample.quotient, channel, pixel, filters, pixels, output_last);
-            const auto finished = [&](int i, const Element& element) {
-                const Channel& channel = of_channels[column + i];
-                const float value = sum[begin / 2 + i / 2 * 4 + 2 * below + i % 2];
-                return scalar_t(epilogue(value * channel.scale, channel, element));
-            };
-            if constexpr (output_last) {
-                const bool whole = whole_packs && left >= run;
-                Element elements[run];
-                elements_at(elements, epilogue, place, left, whole);
-                Pack<scalar_t, run> pack;
+            const long long filter = (first_column + column) / along;
+            const long long filters_left = filters_of_group - filter, outputs_left = along == 1 ? 1 : tile.out.width - at.width;
+            const long long packs_left = output_last ? outputs_left : filters_left;
+            const long long left = output_last ? filters_left : outputs_left;
+            const long long place =
+                offset_of(sample.quotient, tile.group * filters_of_group + filter, pixel, filters, pixels, output_last);
 #pragma unroll
-                for (int i = 0; i < run; ++i) {
-                    pack.of[i] = finished(i, elements[i]);
+            for (int number_of_pack = 0; number_of_pack < run / of_pack; ++number_of_pack) {
+                if (number_of_pack >= packs_left || left <= 0) {
+                    continue;
                 }
-                store_pack(output + place, pack, left, whole);
-            } else {
+                const long long to = place + number_of_pack * (output_last ? filters : pixels);
+                const bool whole = of_pack == 1 || (whole_packs && left >= of_pack);
+                Element elements[of_pack];
+                elements_at(elements, epilogue, to, left, whole);
+                Pack<scalar_t, of_pack> pack;
 #pragma unroll
-                for (int i = 0; i < run; ++i) {
-                    if (i < left) {
-                        output[place + i * pixels] = finished(i, epilogue.at(place + i * pixels));
-                    }
+                for (int i = 0; i < of_pack; ++i) {
+                    const int of_run = output_last ? i * along + number_of_pack : number_of_pack * along + i;
+                    const Channel& channel = of_columns[column + of_run];
+                    const float value = sum[begin / 2 + of_run / 2 * 4 + 2 * below + of_run % 2];
+                    pack.of[i] = scalar_t(epilogue(value * channel.scale, channel, elements[i]));
                 }
+                store_pack(output + to, pack, left, whole);
             }
         }
     }
@@ -285,14 +295,14 @@ __device__ __forceinline__ bool add_slices(const float (&sum)[product_columns / 
     return true;
 }
 
-// All multipliers: a tile. `of_channels` is not read any more by whom has not come to the next one's.
+// All multipliers: a tile. `of_columns` is not read any more by whom has not come to the next one's.
 __device__ __forceinline__ void multiply_windows(unsigned char* shared, u64* full, u64* empty, Im2colPosition& position,
-                                                 Channel* of_channels, const WindowTile& tile, long long filters_of_group,
-                                                 scalar_t* __restrict__ output, const ShapeOfSides& shape, u32 rank,
-                                                 const Epilogue& epilogue) {
+                                                 Channel* of_columns, const WindowTile& tile, scalar_t* __restrict__ output,
+                                                 const ShapeOfSides& shape, u32 rank, const Epilogue& epilogue) {
     using Product = Wgmma<product_columns, multiplied_t>;
-    if (threadIdx.x < product_columns && tile.filter + threadIdx.x < filters_of_group) {
-        of_channels[threadIdx.x] = epilogue.of(tile.group * filters_of_group + tile.filter + threadIdx.x);
+    const long long filter = (tile.column + threadIdx.x) / columns_of_filter, filters_of_group = shape.out_channels / groups;
+    if (threadIdx.x < product_columns && filter < filters_of_group) {
+        of_columns[threadIdx.x] = epilogue.of(tile.group * filters_of_group + filter);
     }
     const int places = PlacesOfDepth(tile.phase.depth).count * PlacesOfHeight(tile.phase.height).count *
                        PlacesOfWidth(tile.phase.width).count;
@@ -334,13 +344,12 @@ __device__ __forceinline__ void multiply_windows(unsigned char* shared, u64* ful
     release_previous();
     bar_sync(1, im2col_multipliers);  // What the filters' channels have is there, and no stage is read any more.
     if constexpr (product_slices == 1) {
-        finish_windows<product_columns>(sum, tile, tile.filter, filters_of_group, of_channels, output, shape, epilogue);
+        finish_windows<product_columns>(sum, tile, tile.column, of_columns, output, shape, epilogue);
     } else {
         const u32 slice = rank / product_cluster, begin = slice * finished_columns;
         float mine[finished_columns / 2];
         if (add_slices(sum, shared, slice, mine)) {
-            finish_windows<finished_columns>(mine, tile, tile.filter + begin, filters_of_group, of_channels + begin, output,
-                                             shape, epilogue);
+            finish_windows<finished_columns>(mine, tile, tile.column + begin, of_columns + begin, output, shape, epilogue);
         }
     }
 }
@@ -365,8 +374,7 @@ __device__ __forceinline__ void im2col_by_block(const TensorMap& x, const Tensor
         cluster_sync();
         begin_launch();
         let_next_begin();
-        __shared__ Channel of_channels[2][product_columns];  // Of one tile while the last is finished.
-        const long long filters_of_group = shape.out_channels / groups;
+        __shared__ Channel of_columns[2][product_columns];  // Of one tile while the last is finished.
         const long long first = blockIdx.x / im2col_cluster, clusters = gridDim.x / im2col_cluster;
         const long long tiles = WindowTile(first, shape, rank).count(shape);
         Im2colPosition position;
@@ -374,8 +382,7 @@ __device__ __forceinline__ void im2col_by_block(const TensorMap& x, const Tensor
             int turn = 0;
             for (long long number = first; number < tiles; number += clusters) {
                 const WindowTile tile(number, shape, rank);
-                multiply_windows(swizzled, full, empty, position, of_channels[turn], tile, filters_of_group, output, shape,
-                                 rank, epilogue);
+                multiply_windows(swizzled, full, empty, position, of_columns[turn], tile, output, shape, rank, epilogue);
                 turn ^= 1;
             }
         } else {

@@ -150,6 +150,48 @@ def test_operands_as_the_copy_engine_reads_them(
         assert torch.equal(found, x.flatten(1).amax(1))
 
 
+@pytest.mark.parametrize(
+    ("options", "first"),  # A tap k sees, from output number o on, image number (o + padding - k * dilation) / stride.
+    [
+        ({"kernel_size": (2, 3), "stride": 2, "padding": 1, "output_padding": 1}, 0),
+        ({"kernel_size": (1, 4), "stride": (1, 2), "padding": (0, 1)}, -1),
+        ({"kernel_size": (3, 2), "stride": (2, 2), "groups": 2}, 0),
+        ({"kernel_size": (1, 3), "stride": (1, 2), "padding": (0, 3), "dilation": (1, 3), "groups": 2}, -1),
+        ({"kernel_size": (1, 7), "stride": (1, 4), "padding": (0, 2)}, -1),
+        ({"kernel_size": (1, 2), "stride": (1, 2), "dilation": (1, 2)}, -1),
+    ],
+)
+def test_outputs_that_are_neighbours_are_columns_of_a_transposed_convolution(
+    options: dict[str, Any], first: int
+) -> None:
+    torch.manual_seed(3)
+    model = Tuned(32, 44, options, nn.ConvTranspose2d)
+    layer, x = model.conv, torch.randn(2, 32, 5, 6)
+    around = {"input_block_size": 128, "input_vector_bytes": 16, "input_tile": 32, "phase_columns": True}
+    plan = pinned(model, Configuration({"convolution": "im2col", "convolution_layout": "channels_last", **around}), x)
+    with torch.no_grad():
+        operands = prepared(plan, x, layer.weight)
+    (height, width), stride, groups = layer.kernel_size, layer.stride[1], layer.groups
+    channels, filters = 32 // groups, 44 // groups
+    assert operands.factors is not None
+    scaled = operands.factors.double().view(groups, filters)[:, :, None, None] * 64
+    wanted = layer.weight.detach().double().unflatten(0, (groups, channels))  # and (filters, height, width)
+    places = (layer.padding[1] + stride - 1) // stride - first + 1
+    columns = -(-filters * stride // 32) * 32
+    rows = operands.weight.double().view(groups, columns, height, places, channels)
+    met = set()
+    for phase, place in itertools.product(range(stride), range(places)):
+        tap, rest = divmod(phase + layer.padding[1] - (first + place) * stride, layer.dilation[1])
+        of_phase = rows[:, phase : filters * stride : stride, :, place]
+        if rest == 0 and 0 <= tap < width:
+            met.add(tap)
+            difference = of_phase * scaled - wanted[..., tap].permute(0, 2, 3, 1)
+            assert difference.abs().max() <= 2.0**-11 * wanted.abs().max()
+        else:
+            assert not of_phase.any()
+    assert len(met) == width and not rows[:, filters * stride :].any()
+
+
 def test_direct_convolutions_count_in_64_bits_where_windows_reach_far() -> None:
     options = {"kernel_size": 3, "stride": 40_000, "groups": 8, "padding": 1}
     torch.manual_seed(3)
