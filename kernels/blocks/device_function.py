@@ -33,7 +33,7 @@ _WORDS = frozenset(_WORDS_TEXT.split())
 _FAST_TEXT = "exp log tanh divide sigmoid silu swish softplus logsigmoid mish gelu_tanh tanhshrink"
 _FAST = frozenset(_FAST_TEXT.split())
 """The functions of `functions.cuh` that `fast_math` makes a difference to."""
-_BY_TANH = frozenset({"tanh", "sigmoid", "silu", "swish", "mish", "gelu_tanh", "tanhshrink"})
+_BY_TANH = frozenset({"tanh", "sigmoid", "silu", "swish", "gelu_tanh", "tanhshrink"})
 """The functions of `functions.cuh` that `fast_tanh` makes a difference to."""
 
 

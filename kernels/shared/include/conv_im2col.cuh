@@ -219,11 +219,11 @@ __device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], 
                                                const Channel* of_columns, scalar_t* __restrict__ output,
                                                const ShapeOfSides& shape, const Epilogue& epilogue) {
     constexpr int run = 8, along = columns_of_filter;
-    constexpr int of_pack = output_last ? run / along : along;  // Neighbours in memory.
+    constexpr bool rows_are_whole = (span_width - padding_width + output_padding_width) % along == 0;
+    constexpr int of_pack = output_last ? run / along : rows_are_whole ? along : 1;  // Neighbours in memory.
     const long long filters = shape.out_channels, filters_of_group = filters / groups, pixels = tile.out.pixels();
     const long long first = tile.pixel + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    const bool whole_packs = (output_last ? filters_of_group : tile.out.width) % of_pack == 0 &&
-                             takes_packs<scalar_t, of_pack>(output) && epilogue.takes_elements<of_pack>();
+    const bool elements_are_whole = epilogue.takes_elements<of_pack>();
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
         const long long number = first + 8 * below;
@@ -242,23 +242,23 @@ __device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], 
             const int column = begin + threadIdx.x % 4 * run;
             const long long filter = (first_column + column) / along;
             const long long filters_left = filters_of_group - filter, outputs_left = along == 1 ? 1 : tile.out.width - at.width;
-            const long long packs_left = output_last ? outputs_left : filters_left;
-            const long long left = output_last ? filters_left : outputs_left;
             const long long place =
                 offset_of(sample.quotient, tile.group * filters_of_group + filter, pixel, filters, pixels, output_last);
+            // Values that do not exist are made too, and not stored: branches would make one wait for the other.
 #pragma unroll
             for (int number_of_pack = 0; number_of_pack < run / of_pack; ++number_of_pack) {
-                if (number_of_pack >= packs_left || left <= 0) {
-                    continue;
-                }
-                const long long to = place + number_of_pack * (output_last ? filters : pixels);
-                const bool whole = of_pack == 1 || (whole_packs && left >= of_pack);
+                const int begin_of_pack = output_last ? number_of_pack : number_of_pack * of_pack;
+                const int of_filters = output_last ? 0 : begin_of_pack / along, of_outputs = begin_of_pack % along;
+                const long long to = output_last ? place + of_outputs * filters : place + of_filters * pixels + of_outputs;
+                const bool exists = of_filters < filters_left && of_outputs < outputs_left;
+                const long long left = !exists ? 0 : output_last ? filters_left : of_pack;
+                const bool whole = output_last ? left >= of_pack && filters_of_group % of_pack == 0 : exists;
                 Element elements[of_pack];
-                elements_at(elements, epilogue, to, left, whole);
+                elements_at(elements, epilogue, to, left, whole && elements_are_whole);
                 Pack<scalar_t, of_pack> pack;
 #pragma unroll
                 for (int i = 0; i < of_pack; ++i) {
-                    const int of_run = output_last ? i * along + number_of_pack : number_of_pack * along + i;
+                    const int of_run = begin_of_pack + (output_last ? i * along : i);
                     const Channel& channel = of_columns[column + of_run];
                     const float value = sum[begin / 2 + of_run / 2 * 4 + 2 * below + of_run % 2];
                     pack.of[i] = scalar_t(epilogue(value * channel.scale, channel, elements[i]));

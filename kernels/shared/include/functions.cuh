@@ -130,7 +130,12 @@ __device__ __forceinline__ accumulator_t logsigmoid(accumulator_t x) {
     const accumulator_t e = exp(-abs(x));
     return min(x, 0) - (is_fast ? log(1 + e) : log1p(e));
 }
-__device__ __forceinline__ accumulator_t mish(accumulator_t x) { return x * tanh(softplus(x)); }
+// x tanh(log(1 + e^x)); with e^x (e^x + 2) = p, that is x p / (p + 2). There the fast division is off by two units in the last
+// place, since p + 2 is neither small nor large.
+__device__ __forceinline__ accumulator_t mish(accumulator_t x) {
+    const accumulator_t e = exp(x), p = e * (e + 2);
+    return x > 20 ? x : x * (is_double ? p / (p + 2) : accumulator_t(__fdividef(p, p + 2)));
+}
 __device__ __forceinline__ accumulator_t gelu(accumulator_t x) {
     return x * accumulator_t(0.5) * (1 + erf(x * accumulator_t(0.70710678118654752440)));
 }

@@ -297,6 +297,9 @@ class Translator:
             of = found["x"] or found["y"]
             if left.text in ("1", of):
                 return Value(f"{'sigmoid' if left.text == '1' else 'swish'}({of})", reach)
+        if sign == "/" and right.reach is Reach.NUMBER and left.reach is not Reach.NUMBER:
+            # As torch divides by a number on a GPU; a division of its own would take 8 instructions, or 100 of a zero.
+            return Value(f"{left.within(PRODUCT)} * (1.0 / {right.within(PRODUCT + 1)})", reach, PRODUCT)
         binds = PRODUCT if sign in "*/" else SUM
         behind = binds + 1 if sign in "-/" else binds
         return Value(f"{left.within(binds)} {sign} {right.within(behind)}", reach, binds)
