@@ -239,6 +239,9 @@ __device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], 
             (static_cast<long long>(at.depth) * tile.out.height + at.height) * tile.out.width + at.width;
 #pragma unroll
         for (int begin = 0; begin < columns; begin += filters_of_map) {
+            if (first_column + begin >= filters_of_group * along) {
+                break;
+            }
             const int column = begin + threadIdx.x % 4 * run;
             const long long filter = (first_column + column) / along;
             const long long filters_left = filters_of_group - filter, outputs_left = along == 1 ? 1 : tile.out.width - at.width;

@@ -161,8 +161,8 @@ __device__ __forceinline__ accumulator_t selu(accumulator_t x) {
 __device__ __forceinline__ accumulator_t hardtanh(accumulator_t x, accumulator_t low = -1, accumulator_t high = 1) {
     return clamp(x, low, high);
 }
-__device__ __forceinline__ accumulator_t hardsigmoid(accumulator_t x) { return clamp(x + 3, 0, 6) / 6; }
-__device__ __forceinline__ accumulator_t hardswish(accumulator_t x) { return x * clamp(x + 3, 0, 6) / 6; }
+__device__ __forceinline__ accumulator_t hardsigmoid(accumulator_t x) { return clamp(x + 3, 0, 6) * accumulator_t(1.0 / 6); }
+__device__ __forceinline__ accumulator_t hardswish(accumulator_t x) { return x * hardsigmoid(x); }
 __device__ __forceinline__ accumulator_t softsign(accumulator_t x) { return x / (1 + abs(x)); }
 __device__ __forceinline__ accumulator_t tanhshrink(accumulator_t x) { return x - tanh(x); }
 __device__ __forceinline__ accumulator_t hardshrink(accumulator_t x, accumulator_t size = accumulator_t(0.5)) {

@@ -72,6 +72,7 @@ _CONDITIONS = (
 """Operations whose results are truth values."""
 _SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _JOINS = {"sum": "Sum", "prod": "Product", "max": "Max", "min": "Min", "any": "Any", "xor_sum": "Parity"}
+_NUMBER = re.compile(r"accumulator_t\([-+.e\d]+\)")
 _LONGEST = 90
 
 
@@ -211,6 +212,12 @@ class Handler(DefaultHandler):
         """Return a number."""
         text = literal(value, type_of(dtype, self.main))
         return f"({text})" if text.startswith("-") else text
+
+    def truediv(self, x: str, y: str) -> str:
+        """Return a quotient: as torch divides by a number on a GPU, a product with its reciprocal."""
+        if _NUMBER.fullmatch(y):
+            return self.named(f"{x} * (accumulator_t(1) / {y})")
+        return str(self._default("truediv", (x, y), {}))
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> str:
         """Return a place as a value."""

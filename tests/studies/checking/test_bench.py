@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import CommandLine
 from sample_kernel import WriteKernel
 
@@ -18,11 +19,12 @@ from tunebench.studies.checking.bench import (
     cases_of,
     measure_case,
     measure_ceilings,
+    share_weights,
 )
 from tunebench.studies.request.measure import BenchRequest
 from tunebench.studies.tuning.study_file import read_study_file
 from tunebench.tuner.errors import UnknownNameError, UserError
-from tunebench.tuner.kernel import Mode
+from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Baseline
 from tunebench.tuner.study.account import Activity
@@ -178,3 +180,18 @@ def test_csv_has_plain_figures(write_kernel: WriteKernel) -> None:
     for name in ("tuned_ms", "reference_low_ms", "over_reference", "over_default_high", "share_of_roofline"):
         assert float(row[name]) > 0
     assert (row["kernel"], row["tier"], row["right"]) == ("weigh", "default", "true")
+
+
+def test_a_model_reads_the_references_own_weights(write_kernel: WriteKernel) -> None:
+    factory = write_kernel()
+    reference = factory.kernel.reference()
+    models = [prepare_model(reference, Mode.EVAL, torch.device("cpu"), maker) for maker in (None, factory)]
+    inputs = reference.make_inputs(0, torch.device("cpu"))
+    before = models[1](*inputs)
+    with torch.no_grad():
+        for parameter in models[0].parameters():
+            parameter.mul_(3)
+    share_weights(models[1], models[0])
+    own = [{name: one.data_ptr() for name, one in model.named_parameters()} for model in models]
+    assert own[0] and own[0] == own[1]
+    assert torch.equal(models[1](*inputs), models[0](*inputs)) and not torch.equal(models[1](*inputs), before)
