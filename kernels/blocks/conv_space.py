@@ -104,9 +104,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
     # TF32's are refused where the reference does not round, whatever it may do; the last takes few channels alone.
     divided: Mapping[str, Value] = {"convolution": IM2COL, "product_columns": 128}
     starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (8, 4, 3, 2)]
-    starts.append(
-        {"convolution": IM2COL, "product_stages": 3}
-    )  # two blocks a multiprocessor: one multiplies, one writes
+    starts.append({"convolution": IM2COL, "product_stages": 3})  # Two blocks a multiprocessor: one of them writes.
     starts += [{"convolution": way} for way in (IM2COL, IM2COL_PARTS, "direct")]
     rounding = tuple(one.name for one in tunables if one.name in _ROUNDING)
     return SearchSpace(tunables, (*conditions, *needs), tuple(starts), rounding)
