@@ -141,10 +141,36 @@ __device__ __forceinline__ void visit_filter(const scalar_t* __restrict__ weight
 
 constexpr int staged_elements = 4096;  // Of a filter at once, at most: read in the order of memory, written in another.
 
-// All threads of a block: a filter in the order of `place_in_row`.
-template <int threads>
+// Of a filter whose scale is to be found first, what a thread has of it in registers: of a large one nothing is left in the
+// caches when it is read again.
+template <int threads> struct HeldFilter {
+    static constexpr int elements = in_channels / groups * kernel_depth * kernel_height * kernel_width;
+    static constexpr int packs = (elements / 4 + threads - 1) / threads, least = 8192, most_packs = 24;
+    static constexpr bool is_large =
+        im2col && scales && !transposed && elements % 4 == 0 && elements > least && packs <= most_packs;
+    // Threads of a multiprocessor that have the registers for it, at least, and their blocks.
+    static constexpr int at_once = !is_large ? 768 : 4 * packs <= 80 ? 512 : 256;
+    static constexpr int blocks = at_least_one(at_once / threads);
+
+    Pack<scalar_t, 4> of[is_large ? packs : 1];
+
+    // `visit` has each pack that is there, with the number of its first element.
+    template <class Visit> __device__ __forceinline__ void each(const Visit& visit) {
+#pragma unroll
+        for (int k = 0; k < packs; ++k) {
+            const int at = (k * threads + threadIdx.x) * 4;
+            if (at < elements) {
+                visit(of[k], at);
+            }
+        }
+    }
+};
+
+// All threads of a block: a filter in the order of `place_in_row`. `stage` puts so many elements from one on, in the order of
+// memory, where it is told.
+template <int threads, class Stage>
 __device__ __forceinline__ void write_row(const scalar_t* __restrict__ weight, weight_t* __restrict__ to, long long filter,
-                                          long long filters, bool weight_last, float scale) {
+                                          long long filters, bool weight_last, float scale, const Stage& stage) {
     constexpr int channels = in_channels / groups, area = kernel_depth * kernel_height * kernel_width;
     const auto write = [&](int channel, int place, float unscaled) {
         const long long target = place_in_row(filter, filters, channel, place);
@@ -169,8 +195,7 @@ __device__ __forceinline__ void write_row(const scalar_t* __restrict__ weight, w
     for (int first = 0; first < channels; first += together) {
         const int here = channels - first < together ? channels - first : together;
         __syncthreads();
-        visit_filter<threads>(weight, filter, filters, weight_last, first * area, here * area,
-                              [&](int i, float value) { staged[i] = value; });
+        stage(staged, first * area, here * area);
         __syncthreads();
         for (int turn = threadIdx.x / 32; turn < area * ((here + of_warp - 1) / of_warp); turn += threads / 32) {
             const int place = turn % area, begin = turn / area * of_warp + threadIdx.x % 32;
@@ -200,8 +225,22 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         // The sum of absolute values where what comes of them is rounded to halves, which it must fit; else the largest one.
         const auto join = [](float a, float b) { return half_product ? a + fabsf(b) : larger_of(a, b); };
         float size = 0;
+        using Held = HeldFilter<threads>;
+        Held held;
+        const bool is_held = Held::is_large && !weight_last && takes_packs<scalar_t, 4>(weight);
         if constexpr (im2col) {
-            visit_filter<threads>(weight, filter, filters, weight_last, 0, scales ? elements : 0,
+            if constexpr (Held::is_large) {
+                if (is_held) {
+                    held.each([&](auto& pack, int at) { pack = load_pack<4>(weight + filter * elements + at, 4, true); });
+                    held.each([&](const auto& pack, int) {
+#pragma unroll
+                        for (int j = 0; j < 4; ++j) {
+                            size = join(size, pack.of[j]);
+                        }
+                    });
+                }
+            }
+            visit_filter<threads>(weight, filter, filters, weight_last, 0, scales && !is_held ? elements : 0,
                                   [&](int, float value) { size = join(size, value); });
         } else {
             for (int i = threadIdx.x; scales && i < elements; i += threads) {
@@ -222,7 +261,20 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         const bool fits = exponent > -100 && exponent < 100;
         const float scale = scales && fits ? power_of_two(weight_exponent - exponent) : 1.0f;
         if constexpr (im2col) {
-            write_row<threads>(weight, to, filter, filters, weight_last, scale);
+            write_row<threads>(weight, to, filter, filters, weight_last, scale, [&](float* staged, int begin, int count) {
+                if constexpr (Held::is_large) {
+                    if (is_held) {
+                        held.each([&](const auto& pack, int at) {
+                            if (at >= begin && at < begin + count) {
+                                *reinterpret_cast<Pack<scalar_t, 4>*>(staged + at - begin) = pack;
+                            }
+                        });
+                        return;
+                    }
+                }
+                visit_filter<threads>(weight, filter, filters, weight_last, begin, count,
+                                      [&](int i, float value) { staged[i] = value; });
+            });
         } else {
             // In the order of what is written: the filter is in the first cache.
             constexpr bool by_places = implicit || channels_last;

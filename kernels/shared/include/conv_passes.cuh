@@ -235,7 +235,7 @@ __device__ __forceinline__ void cast_input(const scalar_t* __restrict__ x, sourc
 }
 
 // The first blocks: the weight, one an output channel. The others: x. Either may be there already: no filters, or no samples.
-extern "C" __global__ void __launch_bounds__(input_block_size, 768 / input_block_size)
+extern "C" __global__ void __launch_bounds__(input_block_size, HeldFilter<input_block_size>::blocks)
     prepare(const scalar_t* __restrict__ weight, weight_t* __restrict__ to_weight, float* __restrict__ factors,
             long long filters, int weight_channels_last, const scalar_t* __restrict__ x, source_t* __restrict__ to_x,
             unsigned* __restrict__ largest, long long samples, long long channels, long long pixels, long long width) {

@@ -115,6 +115,8 @@ def test_layers_with_other_sides_and_transposed_ones(name: str) -> None:
         (nn.Conv2d, 700, 6, {"kernel_size": (3, 2)}),
         (nn.ConvTranspose2d, 480, 4, {"kernel_size": 3}),
         (nn.Conv2d, 21, 5, {"kernel_size": 3}),
+        # And those that threads keep until their scale is known.
+        (nn.Conv2d, 1028, 3, {"kernel_size": 3}),
     ],
 )
 def test_operands_as_the_copy_engine_reads_them(
