@@ -7,10 +7,9 @@ enumeration test a constraint as soon as its last tunable has a value, so that a
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -222,10 +221,24 @@ class SearchSpace:
             EmptySpaceError: there is no valid configuration at all.
         """
         found = self._member(self.default, problem, device)
-        if found is not None:
-            return found
-        valid = self.enumerate(problem, device)
-        return cast(Configuration, valid[valid.default])
+        if found is None and (found := self._nearest(problem, device)) is None:
+            raise EmptySpaceError(self._why_empty(_Walk(self, {"problem": problem, "device": device})))
+        return found
+
+    def _nearest(
+        self, problem: Problem | None, device: Device | None, active: Collection[str] = ()
+    ) -> Configuration | None:
+        """Return the valid configuration nearest to the default in which these tunables are active; None without one.
+
+        Nearly always few tunables have to differ from the default: what differs in more is looked at last.
+        """
+        walk, columns = _Walk(self, {"problem": problem, "device": device}), [self.names.index(name) for name in active]
+        for changes in (1, 2, None):
+            valid = ValidSpace(self, walk.rows(self.constraints, changes))
+            among = (valid.indices[:, columns] != INACTIVE).all(axis=1)
+            if among.any():
+                return cast(Configuration, valid[valid.nearest(self.default, among)])
+        return None
 
     def completed(
         self, values: Mapping[str, Value], problem: Problem | None, device: Device | None
@@ -255,13 +268,8 @@ class SearchSpace:
             EmptySpaceError: there is no valid configuration at all.
             UserError: none has these values; the message names the nearest one.
         """
-        having: list[Configuration] = []
-        with contextlib.suppress(EmptySpaceError):
-            restricted = self.fix(values).enumerate(problem, device)
-            alike = [one for one in restricted if values.keys() <= one.keys()]
-            having = restricted.simplest_first(alike)
-        if having:
-            return having[0]
+        if (found := self.fix(values)._nearest(problem, device, values)) is not None:
+            return found
         valid = self.enumerate(problem, device)
         nearest = valid[valid.nearest({**self.default, **values})]
         wrong = ", ".join(name for name, value in values.items() if nearest.get(name) != value)
@@ -298,17 +306,23 @@ class _Walk:
         self._context = context
         self._position = {tunable.name: index for index, tunable in enumerate(space.tunables)}
 
-    def rows(self, constraints: Sequence[Constraint]) -> npt.NDArray[np.int16]:
+    def rows(self, constraints: Sequence[Constraint], changes: int | None = None) -> npt.NDArray[np.int16]:
         """Return value indices, one row a configuration, `INACTIVE` where a tunable does not matter.
 
         Rows are in the order of nested loops over the tunables' values, the last tunable's the innermost.
+
+        Args:
+            changes: limit of the tunables that differ from the default, as inactive ones do not; None for no limit.
         """
         tunables = self._space.tunables
+        default = np.array([one.values.index(self._space.default[one.name]) for one in tunables])
         ready = self._ready(constraints)
 
         def extended(rows: npt.NDArray[np.int16], depth: int) -> Iterator[npt.NDArray[np.int16]]:
             for predicate in ready[depth]:
                 rows = rows[self._met(predicate, rows, if_inactive=True)]
+            if changes is not None:
+                rows = rows[((rows != default[:depth]) & (rows != INACTIVE)).sum(axis=1) <= changes]
             if depth == len(tunables) or not len(rows):
                 yield rows
                 return
@@ -509,7 +523,8 @@ class ValidSpace(Sequence[Configuration]):
     def _away_from(self, values: Mapping[str, Value]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return for each configuration in how many tunables it differs from these values, and by how many steps."""
         indices = np.array(
-            [self._value_index[i].get(values.get(t.name, t.values[0]), 0) for i, t in enumerate(self.space.tunables)]
+            [self._value_index[i].get(values.get(t.name, t.values[0]), 0) for i, t in enumerate(self.space.tunables)],
+            dtype=np.int16,
         )
         live = self.indices != INACTIVE
         differing = ((self.indices != indices) & live).sum(axis=1)
