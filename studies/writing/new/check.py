@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.tuner.build import Build
+from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompilerMissingError, TunebenchError, UserError, first_line
@@ -24,7 +24,7 @@ from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.sources import Sizes, capped, divided
 from tunebench.tuner.gate.tolerance import FEW_SAMPLES_MULTIPLE, tolerance_of
 from tunebench.tuner.gate.values import Values, cloned, difference_of_kinds
-from tunebench.tuner.kernel import Mode, Plan, prepare_model
+from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.reference import Reference, seed_generators
 from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.users_code import described
@@ -70,12 +70,11 @@ def check(folder: Path, rewrite: Rewrite | None = None) -> Checked:
         return Checked(_told(error, folder))
     for number, sizes in enumerate(_sizes_to_run(reference)):
         resized = reference.resized(sizes) if sizes else reference
-        builds: dict[str, Build] = {}
         try:
             if sizes and rewrite is not None:
                 model = load_model(str(rewrite(resized, folder.parent / f"small_{number}" / folder.name)))
             for mode in model.kernel.modes:
-                _compare(model, resized, Mode(mode), builds)
+                _compare(model, resized, Mode(mode))
             return Checked(sizes=sizes)
         except CompilerMissingError as error:
             return Checked(missing=str(error))
@@ -131,22 +130,17 @@ def _is_small(reference: Reference) -> bool:
     return bool(cost.bytes <= MOST_BYTES and cost.operations <= MOST_OPERATIONS)
 
 
-def _compare(factory: type[TunedModule], reference: Reference, mode: Mode, builds: dict[str, Build]) -> None:
+def _compare(factory: type[TunedModule], reference: Reference, mode: Mode) -> None:
     """Prepare one mode as a study does, and compare the two models in eval and train mode.
-
-    Args:
-        builds: of earlier modes, by their variants' digests.
 
     Raises:
         UserError: they do not agree, or the kernel cannot serve the reference's inputs.
     """
-    device, compiler = find_device("cpu"), CpuCompiler()
+    device = find_device("cpu")
     kernel = factory.kernel
     subject = Subject.prepare(kernel, factory, reference, mode, device)
     configuration = kernel.space.default_for(subject.problem, device)
-    variant = kernel.variant(configuration, subject.problem, device.architecture)
-    build = builds[variant.digest] = builds.get(variant.digest) or compiler.compile(variant)
-    plan = Plan(kernel, configuration, subject.problem, device, compiler.load(build, device.index))
+    plan = build_plan(kernel, configuration, subject.problem, device, CpuCompiler())
     inputs = subject.oracle.cases[0].inputs
     for training in (False, True) if mode is Mode.EVAL else (mode is Mode.TRAIN,):
         original = prepare_model(reference, Mode.TRAIN if training else mode, device.torch_device)
