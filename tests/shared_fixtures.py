@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import CommandLine
+from quick_builds import VARIABLE as QUICK_BUILDS
 from sample_kernel import MODEL, REFERENCE, SOURCE, WriteKernel
 from short_studies import VARIABLE
 from warm_process import warm_server
@@ -74,6 +75,14 @@ def short_studies() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def quick_builds() -> Iterator[None]:
+    """g++ without optimisation, for tests that ask what a kernel computes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(QUICK_BUILDS, "1")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's own database or build cache, and no decision in its process is the clock's:
@@ -101,7 +110,7 @@ def one_server() -> Iterator[None]:
                     "tunebench.studies.checking.compare",
                     f"tunebench.studies.writing.new.{'write_new' if torch.cuda.is_available() else 'make'}",
                 ),
-                *("database_process", "short_studies"),
+                *("database_process", "short_studies", "quick_builds"),
             ]
         )
     )

@@ -31,6 +31,7 @@ IMPORTED = (
         "tunebench.studies.checking.bench",
         "tunebench.studies.display.report.page",
         "short_studies",
+        "quick_builds",
     ),
 )
 
