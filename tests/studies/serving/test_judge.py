@@ -224,7 +224,7 @@ def _digest(text: str) -> str:
 @pytest.mark.slow
 def test_a_check_that_takes_longer_than_the_server_allows_is_refused(tmp_path: Path) -> None:
     endless = REFERENCE + forward("while True:\n    pass")
-    with tunebench.serve_judge(port=0, key=tmp_path / "key", seconds=20) as server:
+    with tunebench.serve_judge(port=0, key=tmp_path / "key", seconds=10) as server:
         status, verdict = judged(server, file=endless, seconds=500)
     assert status == 200 and not verdict["passed"] and "still running" in verdict["reason"], verdict
 
