@@ -411,7 +411,7 @@ def _call(model: Callable[..., Any], inputs: tuple[Any, ...]) -> Call:
 def share_weights(model: torch.nn.Module, reference: torch.nn.Module) -> None:
     """Have a model read the reference's own parameters.
 
-    Another copy lies elsewhere in memory: on an H200 that alone made eager's calls of 10 µs up to 4 % slower.
+    Another copy lies elsewhere in memory, which decides a few per cent of a call of 10 µs.
     """
     model.load_state_dict(dict(reference.named_parameters()), strict=False, assign=True)
 
