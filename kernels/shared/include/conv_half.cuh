@@ -101,10 +101,12 @@ constexpr int weight_exponent = splits ? 8 : 0;  // Of what the largest weight i
 
 // Where im2col_product wants a weight: by filters, the number of a group's rows rounded up, then by the places of the window,
 // then by channels, rounded up to whole copies; where operands are split, what the first halves leave stands behind these.
-__device__ __forceinline__ long long place_in_row(long long filter, long long filters, long long channel, long long place) {
-    const long long of_group = filters / groups, across = place % kernel_width;
-    long long row = filter / of_group * rounded_up(of_group * columns_of_filter, filters_of_map);
-    row += filter % of_group * columns_of_filter;
+__device__ __forceinline__ long long row_of_filter(long long filter, long long filters) {
+    const long long of_group = filters / groups;
+    return filter / of_group * rounded_up(of_group * columns_of_filter, filters_of_map) + filter % of_group * columns_of_filter;
+}
+__device__ __forceinline__ long long place_in_row(long long row, long long channel, long long place) {
+    const long long across = place % kernel_width;
     long long of_row = folds ? 0 : across;
     if constexpr (phases_are_columns) {
         const long long seen = pixel_seen(across);
@@ -172,8 +174,9 @@ template <int threads, class Stage>
 __device__ __forceinline__ void write_row(const scalar_t* __restrict__ weight, weight_t* __restrict__ to, long long filter,
                                           long long filters, bool weight_last, float scale, const Stage& stage) {
     constexpr int channels = in_channels / groups, area = kernel_depth * kernel_height * kernel_width;
+    const long long row = row_of_filter(filter, filters);
     const auto write = [&](int channel, int place, float unscaled) {
-        const long long target = place_in_row(filter, filters, channel, place);
+        const long long target = place_in_row(row, channel, place);
         const float value = unscaled * scale;
         to[target] = weight_t(scales ? to_operand(value) : value);
         if constexpr (splits) {
