@@ -212,7 +212,7 @@ def cases_of(targets: Sequence[str], asked: BenchRequest) -> list[BenchCase]:
         legal = kernel.reference(request.sizes).sizes
         known |= set(legal)
         own = {name: size for name, size in asked.sizes.items() if name in legal}
-        batch = "batch_size" if "batch_size" in legal else next(iter(legal))
+        batch = "batch_size" if "batch_size" in legal else next(iter(legal), "batch_size")
         configuration = asked.configuration or dict(found.configuration) or None
         settings = request.settings if asked.settings is None else asked.settings
         for mode in _modes(kernel, asked.modes or request.modes, lenient=len(targets) > 1):

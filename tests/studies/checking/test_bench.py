@@ -182,6 +182,13 @@ def test_csv_has_plain_figures(write_kernel: WriteKernel) -> None:
     assert (row["kernel"], row["tier"], row["right"]) == ("weigh", "default", "true")
 
 
+def test_a_reference_may_have_no_sizes(write_kernel: WriteKernel) -> None:
+    folder = folder_of(write_kernel, reference={"rows = 64\ncolumns = 33\n": "", "(rows, columns)": "(64, 33)"})
+    assert [dict(case.sizes) for case in cases_of([folder], BenchRequest(device="cpu"))] == [{}]
+    with pytest.raises(UserError, match="batch_size"):
+        cases_of([folder], BenchRequest(device="cpu", batches=(8,)))
+
+
 def test_a_model_reads_the_references_own_weights(write_kernel: WriteKernel) -> None:
     factory = write_kernel()
     reference = factory.kernel.reference()
