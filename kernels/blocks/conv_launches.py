@@ -139,12 +139,8 @@ def _preparation(plan: Plan, shape: torch.Size, stride: tuple[int, ...]) -> Prep
     scales = convolution in HALF_WEIGHT and dtype == torch.float32
     stored = torch.float16 if scales else dtype
     samples, channels, sides = axes["batch"], axes["in_channels"], tuple(axes[name] for name in sides_of(axes))
-    layout, pixels, source, parts = (
-        memory_format(str(plan["convolution_layout"]), len(shape)),
-        math.prod(sides),
-        None,
-        1,
-    )
+    layout = memory_format(str(plan["convolution_layout"]), len(shape))
+    pixels, source, parts = math.prod(sides), None, 1
     if has_passes(convolution) and converts_input(convolution, str(plan["convolution_layout"]), plan.problem):
         source = Memory((samples, channels, *sides), stored, layout)
         if is_im2col(convolution):

@@ -158,11 +158,13 @@ template <int threads> struct HeldFilter {
 
     // `visit` has each pack that is there, with the number of its first element.
     template <class Visit> __device__ __forceinline__ void each(const Visit& visit) {
+        if constexpr (is_large) {
 #pragma unroll
-        for (int k = 0; k < packs; ++k) {
-            const int at = (k * threads + threadIdx.x) * 4;
-            if (at < elements) {
-                visit(of[k], at);
+            for (int k = 0; k < packs; ++k) {
+                const int at = (k * threads + threadIdx.x) * 4;
+                if (at < elements) {
+                    visit(of[k], at);
+                }
             }
         }
     }
@@ -228,20 +230,17 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         // The sum of absolute values where what comes of them is rounded to halves, which it must fit; else the largest one.
         const auto join = [](float a, float b) { return half_product ? a + fabsf(b) : larger_of(a, b); };
         float size = 0;
-        using Held = HeldFilter<threads>;
-        Held held;
-        const bool is_held = Held::is_large && !weight_last && takes_packs<scalar_t, 4>(weight);
+        HeldFilter<threads> held;
+        const bool is_held = held.is_large && !weight_last && takes_packs<scalar_t, 4>(weight);
         if constexpr (im2col) {
-            if constexpr (Held::is_large) {
-                if (is_held) {
-                    held.each([&](auto& pack, int at) { pack = load_pack<4>(weight + filter * elements + at, 4, true); });
-                    held.each([&](const auto& pack, int) {
+            if (is_held) {
+                held.each([&](auto& pack, int at) { pack = load_pack<4>(weight + filter * elements + at, 4, true); });
+                held.each([&](const auto& pack, int) {
 #pragma unroll
-                        for (int j = 0; j < 4; ++j) {
-                            size = join(size, pack.of[j]);
-                        }
-                    });
-                }
+                    for (int j = 0; j < 4; ++j) {
+                        size = join(size, pack.of[j]);
+                    }
+                });
             }
             visit_filter<threads>(weight, filter, filters, weight_last, 0, scales && !is_held ? elements : 0,
                                   [&](int, float value) { size = join(size, value); });
@@ -265,15 +264,13 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
         const float scale = scales && fits ? power_of_two(weight_exponent - exponent) : 1.0f;
         if constexpr (im2col) {
             write_row<threads>(weight, to, filter, filters, weight_last, scale, [&](float* staged, int begin, int count) {
-                if constexpr (Held::is_large) {
-                    if (is_held) {
-                        held.each([&](const auto& pack, int at) {
-                            if (at >= begin && at < begin + count) {
-                                *reinterpret_cast<Pack<scalar_t, 4>*>(staged + at - begin) = pack;
-                            }
-                        });
-                        return;
-                    }
+                if (is_held) {
+                    held.each([&](const auto& pack, int at) {
+                        if (at >= begin && at < begin + count) {
+                            *reinterpret_cast<Pack<scalar_t, 4>*>(staged + at - begin) = pack;
+                        }
+                    });
+                    return;
                 }
                 visit_filter<threads>(weight, filter, filters, weight_last, begin, count,
                                       [&](int i, float value) { staged[i] = value; });

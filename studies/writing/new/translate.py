@@ -298,7 +298,7 @@ class Translator:
             if left.text in ("1", of):
                 return Value(f"{'sigmoid' if left.text == '1' else 'swish'}({of})", reach)
         if sign == "/" and right.reach is Reach.NUMBER and left.reach is not Reach.NUMBER and right.text != "0":
-            # Torch's own kernels divide by a number so; CUDA's division takes longer, and of a zero longest.
+            # Torch's own kernels divide by a number so; CUDA's division takes longer.
             return Value(f"{left.within(PRODUCT)} * (1.0 / {right.within(PRODUCT + 1)})", reach, PRODUCT)
         binds = PRODUCT if sign in "*/" else SUM
         behind = binds + 1 if sign in "-/" else binds
