@@ -104,7 +104,11 @@ def _lane(stack: contextlib.ExitStack, files: Files, exemptions: Exemptions) -> 
         candidate.open()
         return answers.beside(source), RemoteContender(candidate, exemptions)
 
-    return lambda answers: Lane(partial(make, answers))
+    def kill() -> None:
+        reference.kill()
+        candidate.kill()
+
+    return lambda answers: Lane(partial(make, answers), kill)
 
 
 @contextlib.contextmanager

@@ -177,15 +177,16 @@ class Lane:
 
     Args:
         make: makes the answers of a reference and the contender in these processes.
+        kill: kills these processes for good.
 
     Attributes:
         contender: None where it could not be made, so that nothing is run here.
     """
 
-    def __init__(self, make: Callable[[], tuple[Answers, Contender]]) -> None:
+    def __init__(self, make: Callable[[], tuple[Answers, Contender]], kill: Callable[[], None]) -> None:
         self.contender: Contender | None = None
         self._asked = ""
-        self._make = make
+        self._make, self._kill = make, kill
         self._steps: dict[str, Future[_Ended | None]] = {}
         self._pool = ThreadPoolExecutor(1)
         self._watching = ThreadPoolExecutor(1)
@@ -252,9 +253,11 @@ class Lane:
             raise
 
     def close(self) -> None:
-        """Run no more of them."""
+        """Run no more of them, and wait for the one that is run: what it asks ends with the processes."""
         for pool in (self._pool, self._watching):
             pool.shutdown(wait=False, cancel_futures=True)
+        self._kill()
+        self._pool.shutdown()
 
 
 def _run(step: Step, harness: Harness) -> _Ended:

@@ -62,6 +62,10 @@ class _WrongInFloat64(nn.Tanh):
         return super().forward(x) + (x.dtype is torch.float64)
 
 
+def _nothing() -> None:
+    """Kill no process: there is none."""
+
+
 def _answers() -> Answers:
     source = Source(Reference(Path("reference.py"), "", nn.Tanh, lambda: [torch.rand(3, 8)], list, {}), CPU)
     return Answers.consult(source, Mode.TRAIN)
@@ -80,7 +84,7 @@ def test_what_a_lane_cannot_run_is_run_in_line() -> None:
         raise IsolationError("there is no process")
 
     log = StageLog()
-    with closing(Lane(make)) as lane:
+    with closing(Lane(make, _nothing)) as lane:
         run_battery(_answers(), _contender(_WrongInFloat64), log, Depth.FINALIST, keep_going=True, lane=lane)
     stages = log.verdict(0.0).stages
     assert [stage.name for stage in stages] == [step.name for step in STEPS if step.depth is Depth.FINALIST]
@@ -95,7 +99,7 @@ def test_what_a_lane_has_not_begun_is_run_by_who_is_free() -> None:
         raise IsolationError("it is over")  # a consultation here would go on beside the next test
 
     log = StageLog()
-    with closing(Lane(make)) as lane:
+    with closing(Lane(make, _nothing)) as lane:
         try:
             run_battery(_answers(), _contender(_WrongInFloat64), log, Depth.FINALIST, keep_going=True, lane=lane)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,6 +68,8 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self._made = 0
         self._most = host_memory_bytes() // _SHARE_OF_MEMORY
         self._folder = contextlib.ExitStack()
+        self._starting = threading.Lock()
+        self._ends = False
         self._start()
 
     def _start(self) -> None:
@@ -169,10 +172,13 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         """Run the files in a new process, boxed alike, in place of one that is gone with its models.
 
         Raises:
-            SandboxError: they do not run again.
+            SandboxError: they do not run again, or it has been killed.
         """
-        self.close()
-        self._start()
+        with self._starting:
+            if self._ends:
+                raise self._no_answer("it has been killed")
+            self.close()
+            self._start()
         try:
             self.open()
         except ReportedError as error:
@@ -194,6 +200,12 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             yield
         finally:
             self._process.go_on()
+
+    def kill(self) -> None:
+        """Kill the process for good while another thread asks it, which then gets no answer, or revives it."""
+        with self._starting:
+            self._ends = True
+            self._process.hang_up()
 
     def close(self) -> None:
         """End the process and everything that it has started, with its temporary files."""
