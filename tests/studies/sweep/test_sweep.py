@@ -67,6 +67,8 @@ def test_what_fails_is_told_and_passed_over_and_what_is_done_is_left_alone(
     assert "seven" in done.json["studies"][1]["message"]
     assert [one["best"] is not None for one in done.json["studies"]] == [True, False, True]
     assert "1/3 weigh (" in done.err and " failed, " in done.err and "trials, " in done.err
+    # On a busy machine final rounds may be inconclusive, and the same command takes them again.
+    assert any("unconfirmed" not in ask("sweep", file, "--db", place).out for _ in range(9))
     again = ask("sweep", file, "--db", place)
     assert again.code == 1
     assert "2 done already, 1 failed; " in again.out
