@@ -104,8 +104,9 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
     # TF32's are refused where the reference does not round, whatever it may do; the last takes few channels alone.
     divided: Mapping[str, Value] = {"convolution": IM2COL, "product_columns": 128}
     starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (8, 4, 3, 2)]
-    starts.append({"convolution": IM2COL, "product_stages": 3})  # Two blocks a multiprocessor: one of them writes.
-    starts += [{"convolution": way} for way in (IM2COL, IM2COL_PARTS, "direct")]
+    # With three stages there are two blocks a multiprocessor, of which one writes.
+    starts += [{"convolution": IM2COL, "product_stages": stages} for stages in (3, 6)]
+    starts += [{"convolution": way} for way in (IM2COL, "implicit_gemm", IM2COL_PARTS, "direct")]
     rounding = tuple(one.name for one in tunables if one.name in _ROUNDING)
     return SearchSpace(tunables, (*conditions, *needs), tuple(starts), rounding)
 

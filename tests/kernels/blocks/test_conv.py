@@ -471,14 +471,17 @@ def test_what_goes_by_no_implicit_product() -> None:
 def test_the_default_is_the_best_guess_where_it_is_valid() -> None:
     ampere, cpu = replace(HOPPER, architecture="sm_80"), find_device("cpu")
 
-    def default(device: Device, filters: int = 128, precision: str = "tf32", **options: Any) -> tuple[object, ...]:
-        problem = Tuned(64, filters, {"kernel_size": 3, **options}).problem(torch.randn(2, 64, 30, 30))
+    def default(
+        device: Device, filters: int = 128, precision: str = "tf32", channels: int = 64, **options: Any
+    ) -> tuple[object, ...]:
+        problem = Tuned(channels, filters, {"kernel_size": 3, **options}).problem(torch.empty(2, channels, 30, 30))
         assert problem is not None
         problem = Problem(problem.axes, "float32", {**problem.options, "precision": precision})
         chosen = Tuned.kernel.space.default_for(problem, device)
         return chosen["convolution"], chosen.get("product_columns")
 
     assert default(HOPPER) == ("im2col", 128) and default(HOPPER, 48) == ("im2col", 64)
+    assert default(HOPPER, channels=8) == ("im2col", 128) and default(HOPPER, 48, channels=8) == ("im2col", 64)
     assert default(HOPPER, precision="strict") == ("im2col_parts", 128)
     assert default(HOPPER, 64, groups=64)[0] == "tf32"
     assert default(ampere)[0] == "tf32" and default(ampere, precision="strict")[0] == "strict"
