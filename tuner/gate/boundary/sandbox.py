@@ -202,7 +202,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             self._process.go_on()
 
     def kill(self) -> None:
-        """Kill the process for good while another thread asks it, which then gets no answer, or revives it."""
+        """Kill the process for good while another thread revives it, or waits for its answer: there is none then."""
         with self._starting:
             self._ends = True
             self._process.hang_up()

@@ -87,6 +87,7 @@ class Supervised:
         if self._process.is_alive():
             self._process.kill()  # its child goes along
             self._process.join()
+        # Its object is not closed: another thread may be waiting for its end.
 
     def _wake(self) -> None:
         """A file may have stopped its supervisor."""
