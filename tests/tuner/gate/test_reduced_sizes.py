@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from in_process import ModuleContender
 
 from tunebench.tuner.gate.answers import Answers
+from tunebench.tuner.gate.exemptions import Exemptions
+from tunebench.tuner.gate.harness import Harness
 from tunebench.tuner.gate.sources import Source
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import load_reference
@@ -91,3 +94,44 @@ def test_sizes_that_are_bound_to_others_stay_and_the_rest_is_reduced() -> None:
     answers = Answers.consult(Source(load_reference(Path("bound.py"), text=BOUND), CPU), Mode.EVAL)
     sizes = dict(answers.reduced.sizes)
     assert (sizes["batch_size"], sizes["channels"], sizes["height"], sizes["width"]) == (8, 8, 8, 48)
+
+
+SQUARE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        if x.shape[1] != x.shape[2]:
+            raise ValueError("not square")
+        return (x if x.dtype == torch.float64 else x.bfloat16().float()) + 1
+
+
+class ModelNew(Model):
+    def forward(self, x):
+        if x.shape[1] != 256:
+            raise ValueError("for these sizes alone")
+        return super().forward(x)
+
+
+height = 256
+width = 256
+
+
+def get_inputs():
+    return [torch.rand(2, height, width)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_sizes_that_an_imprecise_reference_does_not_take_are_passed_over() -> None:
+    reference = load_reference(Path("square.py"), text=SQUARE)
+    answers = Answers.consult(Source(reference, CPU), Mode.EVAL)
+    assert any(one.sizes["height"] != one.sizes["width"] for one in answers.reductions())
+    assert reference.candidate is not None
+    base = Harness(answers, ModuleContender(reference.candidate, Exemptions())).base
+    assert (base.sizes["height"], base.sizes["width"]) == (256, 256)
