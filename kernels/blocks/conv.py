@@ -32,8 +32,8 @@ not 0 and not within 1/64 and 1000, and a channel whose weight has no such scale
 waiting for it, and computed again in single precision by a plain kernel: right, and much slower. Within that range a
 sample's tiny elements keep an absolute error of at most 2⁻²⁵ of the sample's largest or of 1/64, whichever is more.
 A model in float16 or bfloat16 is convolved in that type, as the reference is, with single-precision sums. Where
-TF32 is not permitted, `im2col_parts` still multiplies halves, two for each operand: together they have single
-precision's mantissa but for two bits.
+TF32 is not permitted, `im2col_parts` and `implicit_parts` still multiply halves, two for each operand: together they
+have single precision's mantissa but for two bits.
 
 Nothing is kept between calls: the weight is converted in every forward.
 """
@@ -61,7 +61,7 @@ from tunebench.kernels.blocks.block import (
 from tunebench.kernels.blocks.conv_im2col import is_im2col
 from tunebench.kernels.blocks.conv_launches import Behind
 from tunebench.kernels.blocks.conv_source import source_of
-from tunebench.kernels.blocks.conv_space import space_of, work
+from tunebench.kernels.blocks.conv_space import is_implicit, space_of, work
 from tunebench.kernels.shared.images import (
     LAYERS,
     SIDES,
@@ -217,7 +217,7 @@ class Conv(Block):
         behind = Behind(bias, tensors, operands.factors, numbers)
         if is_im2col(str(convolution)):
             output = launches.im2col(plan, operands, behind)
-        elif convolution == "implicit_gemm":
+        elif is_implicit(str(convolution)):
             output = launches.implicit_gemm(plan, operands, behind)
         else:
             output = self._convolve_and_finish(plan, operands, behind)

@@ -24,6 +24,8 @@ from tunebench.kernels.blocks.conv_space import (
     converts_input,
     has_passes,
     implicit_shared_bytes,
+    is_implicit,
+    products_of_place,
     relays_input,
 )
 from tunebench.kernels.shared import REPAIR_THREADS
@@ -177,9 +179,11 @@ def _filters(plan: Plan, shape: torch.Size, dtype: torch.dtype, layout: torch.me
     if is_im2col(str(plan["convolution"])):
         # Elements that fill up a row are multiplied, so they are 0. Products of rows that fill up a group are not kept.
         return Memory((math.prod(rows_of_filters(plan)),), dtype, is_zero=rows_are_filled_up(plan))
-    if plan["convolution"] == "implicit_gemm":
-        elements = ceil_div(filters, TILE_FILTERS) * math.prod(window) * ceil_div(channels, 16) * 2 * TILE_FILTERS * 8
-        return Memory((elements,), dtype, is_zero=elements != math.prod(shape))
+    if is_implicit(convolution := str(plan["convolution"])):
+        products = products_of_place(convolution, channels)
+        elements = ceil_div(filters, TILE_FILTERS) * TILE_FILTERS * math.prod(window) * products
+        is_full = filters % TILE_FILTERS == 0 and channels % 16 == 0
+        return Memory((elements,), dtype, is_zero=not is_full)
     return Memory(tuple(shape), dtype, layout)
 
 
@@ -304,7 +308,8 @@ def _implicit_geometry(plan: Plan) -> tuple[tuple[int, int], int]:
     tiles = ceil_div(shape[1], TILE_FILTERS)
     blocks = (min(rows, ceil_div(plan.device.multiprocessors, tiles)), tiles)
     register_rows = plan.integer("register_rows") if plan["writes"] == "bulk" else None
-    return blocks, implicit_shared_bytes(plan.problem, plan.integer("ring_rows"), register_rows)
+    convolution = str(plan["convolution"])
+    return blocks, implicit_shared_bytes(plan.problem, convolution, plan.integer("ring_rows"), register_rows)
 
 
 def _is_channels_last(shape: torch.Size, stride: tuple[int, ...]) -> bool:

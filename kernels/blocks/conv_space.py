@@ -33,11 +33,12 @@ _LARGEST_DIRECT_WINDOW = 49
 """Elements of a window that a thread has in registers."""
 _MOST_DIRECT_SUMS = 16
 
-HALF_WEIGHT = ("fp16", "implicit_gemm", IM2COL, IM2COL_PARTS)
-_WAYS = ("strict", "tf32", IM2COL_PARTS, IM2COL, "implicit_gemm", "fp16", "direct")
+IMPLICIT, IMPLICIT_PARTS = "implicit_gemm", "implicit_parts"
+HALF_WEIGHT = ("fp16", IMPLICIT, IMPLICIT_PARTS, IM2COL, IM2COL_PARTS)
+_WAYS = ("strict", "tf32", IM2COL_PARTS, IM2COL, IMPLICIT, IMPLICIT_PARTS, "fp16", "direct")
 """Ways to convolve. The default is `im2col`; where that is none, the nearest is next, of two as near the first."""
-_STRICT = ("strict", "direct", IM2COL_PARTS)
-"""These round nothing to less than the model's own type; the last rounds so little that nobody can tell."""
+_STRICT = ("strict", "direct", IM2COL_PARTS, IMPLICIT_PARTS)
+"""These round nothing to less than the model's own type; the last two round so little that nobody can tell."""
 _ROUNDING = ("convolution", "convolution_layout", "benchmark", "fast_math")
 """The tunables that decide how exact an answer is, cuDNN's own choice of an algorithm among them."""
 
@@ -54,9 +55,9 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
         Tunable("direct_rows", (1, 2, 4, 8), default=4, when=_is_direct),
         Tunable("direct_columns", (1, 2, 4, 8), when=_is_direct),
         Tunable("direct_block_size", (128, 256), default=256, when=_is_direct),
-        Tunable("ring_rows", (2, 3, 4, 5, 6, 8), default=4, when=_is_implicit),
-        Tunable("store_hint", ("normal", "streaming"), when=_is_implicit),
-        Tunable("writes", ("threads", "bulk"), when=_is_implicit),
+        Tunable("ring_rows", (2, 3, 4, 5, 6, 8), default=4, when=is_implicit),
+        Tunable("store_hint", ("normal", "streaming"), when=is_implicit),
+        Tunable("writes", ("threads", "bulk"), when=is_implicit),
         Tunable("register_rows", (0, 1, 2, 3), when=_is_bulk),
         Tunable("turns", (False, True), when=_is_bulk),
         early_launches(when=_is_fused),
@@ -80,9 +81,8 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
         constraints.block_fits("input_block_size"),
         constraints.block_fits("output_block_size"),
         # Warpgroup products are Hopper's.
-        constraints.needs(
-            "convolution", "implicit_gemm", dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)
-        ),
+        constraints.needs("convolution", IMPLICIT, dtypes=("float32", "float16", "bfloat16"), architectures=("sm_90",)),
+        constraints.needs("convolution", IMPLICIT_PARTS, dtypes=("float32",), architectures=("sm_90",)),
         *conv_im2col.CONSTRAINTS,
         Constraint("implicit_gemm_goes_from_pixel_to_pixel", _is_dense_where_implicit),
         Constraint("kernels_are_of_two_sides", _has_two_sides_where_fused),
@@ -94,10 +94,14 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
         Constraint("filters_fit_registers", _filters_fit_registers),
         Constraint("bulk_is_for_planes", _bulk_is_for_planes),
         constraints.shared_memory_fits(
-            lambda ring_rows, writes, problem: 0 if _is_bulk(writes) else implicit_shared_bytes(problem, ring_rows)
+            lambda convolution, ring_rows, writes, problem: (
+                0 if _is_bulk(writes) else implicit_shared_bytes(problem, convolution, ring_rows)
+            )
         ),
         constraints.shared_memory_fits(
-            lambda ring_rows, register_rows, problem: implicit_shared_bytes(problem, ring_rows, register_rows)
+            lambda convolution, ring_rows, register_rows, problem: implicit_shared_bytes(
+                problem, convolution, ring_rows, register_rows
+            )
         ),
         Constraint("im2col_takes_channels_last", _takes_layout),
     )
@@ -106,12 +110,23 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
     starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (8, 4, 3, 2)]
     # With three stages there are two blocks a multiprocessor, of which one writes.
     starts += [{"convolution": IM2COL, "product_stages": stages} for stages in (3, 6)]
-    starts += [{"convolution": way} for way in (IM2COL, "implicit_gemm", IM2COL_PARTS, "direct")]
+    starts += [{"convolution": way} for way in (IM2COL, IMPLICIT, IMPLICIT_PARTS, IM2COL_PARTS, "direct")]
     rounding = tuple(one.name for one in tunables if one.name in _ROUNDING)
     return SearchSpace(tunables, (*conditions, *needs), tuple(starts), rounding)
 
 
-def implicit_shared_bytes(problem: Problem, ring_rows: int, register_rows: int | None = None) -> int:
+def channels_of_ring(convolution: str, channels: int) -> int:
+    """Return the channels that the implicit product has of images, rounded up; two for each where they are split."""
+    return 2 * ceil_div(channels, 8) * 8 if convolution == IMPLICIT_PARTS else ceil_div(channels, 16) * 16
+
+
+def products_of_place(convolution: str, channels: int) -> int:
+    """Return the products of an implicit sum at one place of the window, three for each channel of split ones."""
+    more = ceil_div(channels, 16) * 16 if convolution == IMPLICIT_PARTS else 0
+    return channels_of_ring(convolution, channels) + more
+
+
+def implicit_shared_bytes(problem: Problem, convolution: str, ring_rows: int, register_rows: int | None = None) -> int:
     """Return the shared memory of a block of the implicit product, in bytes.
 
     Args:
@@ -119,9 +134,10 @@ def implicit_shared_bytes(problem: Problem, ring_rows: int, register_rows: int |
     """
     geometry = geometry_of_axes(problem.axes)
     span = (geometry.kernel[1] - 1) * geometry.dilation[1] + 1
-    groups = ceil_div(problem.axes["in_channels"], 16) * 2
+    channels = problem.axes["in_channels"]
+    groups, products = channels_of_ring(convolution, channels) // 8, products_of_place(convolution, channels) // 8
     columns = TILE_COLUMNS + ceil_div(geometry.padding[1] // 2 % 2 + span, 2) * 2
-    filters = (geometry.kernel[0] - (register_rows or 0)) * geometry.kernel[1] * groups * TILE_FILTERS * 16
+    filters = (geometry.kernel[0] - (register_rows or 0)) * geometry.kernel[1] * products * TILE_FILTERS * 16
     staging = _STAGING_BYTES if register_rows is None else TILE_FILTERS * (TILE_COLUMNS + 8) * problem.item_bytes
     return filters + ring_rows * groups * columns * 16 + staging + (2 * ring_rows + 1) * 8
 
@@ -164,23 +180,24 @@ def _sums_may_be_rounded(convolution: str, problem: Problem, device: Device) -> 
     return convolution != "fp16" or not conv_im2col.reads_halves(problem, device)
 
 
-def _is_implicit(convolution: str) -> bool:
-    return convolution == "implicit_gemm"
+def is_implicit(convolution: str) -> bool:
+    return convolution in (IMPLICIT, IMPLICIT_PARTS)
 
 
 def _is_fused(convolution: str) -> bool:
     """Return whether a kernel of ours multiplies and does all that is behind it, by tensor cores."""
-    return _is_implicit(convolution) or is_im2col(convolution)
+    return is_implicit(convolution) or is_im2col(convolution)
 
 
 def _is_bulk(writes: str) -> bool:
     return writes == "bulk"
 
 
-def _filters_fit_registers(register_rows: int, problem: Problem) -> bool:
+def _filters_fit_registers(convolution: str, register_rows: int, problem: Problem) -> bool:
     """Return whether the window has so many rows, and they fit in the registers that the accumulators leave free."""
     axes = problem.axes
-    held = register_rows * axes["kernel_width"] * ceil_div(axes["in_channels"], 16) * _REGISTERS_OF_PRODUCT
+    products = products_of_place(convolution, axes["in_channels"]) // 16
+    held = register_rows * axes["kernel_width"] * products * _REGISTERS_OF_PRODUCT
     return register_rows <= axes["kernel_height"] and held <= _MOST_HELD_REGISTERS
 
 
@@ -212,12 +229,12 @@ def _has_direct_outputs(convolution: str, direct_rows: int, direct_columns: int,
 
 def has_passes(convolution: str) -> bool:
     """Return whether passes of ours stand in front of a convolution."""
-    return not (_is_implicit(convolution) or _is_direct(convolution))
+    return not (is_implicit(convolution) or _is_direct(convolution))
 
 
 def _is_dense_where_implicit(convolution: str, problem: Problem) -> bool:
     geometry = geometry_of_axes(problem.axes)
-    return not _is_implicit(convolution) or (geometry.stride == (1, 1) and geometry.groups == 1)
+    return not is_implicit(convolution) or (geometry.stride == (1, 1) and geometry.groups == 1)
 
 
 def _has_two_sides_where_fused(convolution: str, problem: Problem) -> bool:

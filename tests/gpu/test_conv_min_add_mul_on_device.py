@@ -103,7 +103,7 @@ def test_operands_are_rounded_as_the_reference_rounds_them(cuda: Device, convolu
             assert float((tuned(x) - reference(x)).abs().max()) < 5e-5
 
 
-@pytest.mark.parametrize("convolution", ["im2col", "im2col_parts", "fp16", "implicit_gemm"])
+@pytest.mark.parametrize("convolution", ["im2col", "im2col_parts", "fp16", "implicit_gemm", "implicit_parts"])
 def test_half_precision_is_right_outside_its_range(cuda: Device, convolution: str) -> None:
     for pick in range(4):
         reference, tuned = pair(16, 32)
@@ -116,6 +116,27 @@ def test_half_precision_is_right_outside_its_range(cuda: Device, convolution: st
             for sample in range(5):
                 part = slice(sample, sample + 1)
                 assert error(output[part], reference, x[part]) < (1e-6 if sample in {1, 2, 3} else 1e-3)
+
+
+@pytest.mark.parametrize("given", LAYOUTS)
+@pytest.mark.parametrize("writes", ["threads", "bulk"])
+def test_halves_of_both_operands_are_as_exact_as_single_precision(cuda: Device, writes: str, given: str) -> None:
+    # Of one group of eight channels, of two, and of a part of one; more filters than a tile, and few.
+    for channels, outputs, (height, width) in (
+        (8, 64, (18, 18)),
+        (16, 130, (7, 263)),
+        (3, 24, (11, 13)),
+        (13, 7, (5, 131)),
+    ):
+        reference, tuned = pair(channels, outputs)
+        x = torch.randn(3, channels, height, width, device="cuda").contiguous(memory_format=LAYOUTS[given])
+        for pick in range(4):
+            chosen = {"register_rows": pick} if writes == "bulk" and given == "nchw" else {}
+            with torch.no_grad():
+                pin(tuned, cuda, x, pick, "implicit_parts", writes=writes if given == "nchw" else "threads", **chosen)
+                output = tuned(x)
+                assert error(output, reference, x) < 1e-6
+                assert torch.equal(output, tuned(x))
 
 
 def test_torch_flags_decide_the_precision() -> None:

@@ -22,9 +22,10 @@
 #include "parts.cuh"
 #include "vector.cuh"
 
-constexpr bool implicit = convolution == convolution_t::implicit_gemm;
-constexpr bool splits = convolution == convolution_t::im2col_parts;  // operands into two halves each
-constexpr bool im2col = convolution == convolution_t::im2col || splits;
+constexpr bool implicit = convolution == convolution_t::implicit_gemm || convolution == convolution_t::implicit_parts;
+constexpr bool im2col = convolution == convolution_t::im2col || convolution == convolution_t::im2col_parts;
+constexpr bool splits =  // operands into two halves each
+    convolution == convolution_t::im2col_parts || convolution == convolution_t::implicit_parts;
 constexpr bool has_passes = !implicit && convolution != convolution_t::direct;
 constexpr bool by_library = has_passes && !im2col;
 constexpr bool half_product = convolution == convolution_t::fp16;  // torch rounds what comes of it to halves

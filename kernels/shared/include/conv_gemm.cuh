@@ -31,15 +31,16 @@ constexpr int row_step = static_cast<int>(dilation_height), column_step = static
 constexpr bool pads_rows = padding_height > 0, pads_columns = padding_width > 0;
 // A strip's first place of the window stands `first_column` columns behind the ring's first, which is an even one of x.
 constexpr int first_column = static_cast<int>(padding_before % 2), ahead = static_cast<int>(padding_before) + first_column;
-constexpr int channel_groups = static_cast<int>((in_channels + 15) / 16 * 2);  // Of eight; a product takes two.
+constexpr int channel_groups = static_cast<int>(channels_of_ring / 8);  // A product takes two of them,
+constexpr int products_across = static_cast<int>(products_of_place / 16);  // and a place so many products.
 constexpr int row_columns = tile_columns + (first_column + span_columns + 1) / 2 * 2;  // An even number, for pairs.
 constexpr int group_bytes = row_columns * unit_bytes;
 constexpr int row_bytes = channel_groups * group_bytes;
-constexpr int place_bytes = channel_groups * tile_filters * unit_bytes;
+constexpr int place_bytes = 2 * products_across * tile_filters * unit_bytes;
 constexpr int filter_bytes = window_height * window_width * place_bytes;
 constexpr bool in_bulk = writes == writes_t::bulk;
-constexpr int held_steps = register_rows * window_width * (channel_groups / 2);  // Products with filters in registers,
-constexpr int held_bytes = register_rows * window_width * place_bytes;           // and these filters.
+constexpr int held_steps = register_rows * window_width * products_across;  // Products with filters in registers,
+constexpr int held_bytes = register_rows * window_width * place_bytes;       // and these filters.
 constexpr int shared_filter_bytes = filter_bytes - held_bytes;
 
 constexpr int loader_registers = 104;
@@ -125,6 +126,7 @@ __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], co
         const int slot = place < ring_rows ? place : place - ring_rows;
         return wgmma_descriptor(ring + slot * row_bytes, group_bytes, 8 * unit_bytes);
     };
+    const auto group_of = [](int product) { return 2 * product % channel_groups; };
     wgmma_fence();
 #pragma unroll
     for (int down = 0; down < register_rows; ++down) {
@@ -132,10 +134,10 @@ __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], co
 #pragma unroll
         for (int across = 0; across < window_width; ++across) {
 #pragma unroll
-            for (int group = 0; group < channel_groups; group += 2) {
-                const int columns = group * row_columns + first_column + across * column_step;
-                Product::run(sums, held.of[(down * window_width + across) * (channel_groups / 2) + group / 2],
-                             row + columns, down + across + group > 0);
+            for (int product = 0; product < products_across; ++product) {
+                const int columns = group_of(product) * row_columns + first_column + across * column_step;
+                Product::run(sums, held.of[(down * window_width + across) * products_across + product], row + columns,
+                             down + across + product > 0);
             }
         }
     }
@@ -149,11 +151,11 @@ __device__ __forceinline__ void multiply_row(float (&sums)[tile_columns / 2], co
 #pragma unroll
         for (int across = 0; across < window_width; ++across) {
 #pragma unroll
-            for (int group = 0; group < channel_groups; group += 2) {
+            for (int product = 0; product < products_across; ++product) {
                 // Both addresses are in units of 16 bytes.
-                const int weights = across * (place_bytes / 16) + group * tile_filters;
-                const int columns = group * row_columns + first_column + across * column_step;
-                Product::run(sums, filter + weights, row + columns, down + across + group > 0);
+                const int weights = across * (place_bytes / 16) + 2 * product * tile_filters;
+                const int columns = group_of(product) * row_columns + first_column + across * column_step;
+                Product::run(sums, filter + weights, row + columns, down + across + product > 0);
             }
         }
         filter += window_width * (place_bytes / 16);
@@ -205,6 +207,11 @@ __device__ __forceinline__ void multiply(unsigned char* shared, unsigned char* r
         const auto write = [&](int row, const float (&sums)[tile_columns / 2]) {
             let_go();
             const RowOfWarp part(images, strip, row, first_filter);
+            if constexpr (splits) {  // As few channels mostly make fewer filters than a tile has.
+                if (part.filters <= 0) {
+                    return;
+                }
+            }
             if constexpr (output_last) {
                 write_pixels(sums, part, output, staging, epilogue);
             } else {

@@ -26,6 +26,11 @@ template <int width> __device__ __forceinline__ void store_rest(scalar_t* target
 __device__ __forceinline__ void store_planes(float (&sums)[tile_columns / 2], const RowOfWarp& part,
                                              const Channel (&channels)[2], scalar_t* __restrict__ output,
                                              unsigned char* staging, const Epilogue& epilogue) {
+    if constexpr (splits) {
+        if (part.filters <= 0) {
+            return;
+        }
+    }
     constexpr int size = static_cast<int>(sizeof(scalar_t));
     const int lane = threadIdx.x % 32;
     const long long pixels = part.pixels();

@@ -5,12 +5,29 @@ __device__ __forceinline__ u32 two_inputs(float first, float second) {
     return pack2<half_t>(to_eleven_bits(first * input_scale), to_eleven_bits(second * input_scale));
 }
 
-__device__ __forceinline__ uint4 rounded(const float (&v)[8], int& largest) {
+// Groups of eight channels that x has: where their number is odd, the ring has one more, of zeros, unless operands are split.
+constexpr int input_groups = static_cast<int>((in_channels + 7) / 8), loaded_groups = splits ? input_groups : channel_groups;
+constexpr int to_second_halves = input_groups * group_bytes;
+
+__device__ __forceinline__ void write_rounded(unsigned char* target, const float (&v)[8], int& largest) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         largest = max(largest, abs_bits(v[i]));
     }
-    return {two_inputs(v[0], v[1]), two_inputs(v[2], v[3]), two_inputs(v[4], v[5]), two_inputs(v[6], v[7])};
+    if constexpr (splits) {
+        u32 high[4], rest[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const SplitHalves two(v[2 * i] * input_scale, v[2 * i + 1] * input_scale);
+            high[i] = two.high;
+            rest[i] = two.rest;
+        }
+        *reinterpret_cast<uint4*>(target) = {high[0], high[1], high[2], high[3]};
+        *reinterpret_cast<uint4*>(target + to_second_halves) = {rest[0], rest[1], rest[2], rest[3]};
+    } else {
+        *reinterpret_cast<uint4*>(target) = {two_inputs(v[0], v[1]), two_inputs(v[2], v[3]), two_inputs(v[4], v[5]),
+                                             two_inputs(v[6], v[7])};
+    }
 }
 
 // Eight channels of a pair of neighbouring columns, to be rounded.
@@ -42,8 +59,8 @@ struct FloatPair {
     }
 
     __device__ __forceinline__ void write_to(unsigned char* target, int& largest) const {
-        *reinterpret_cast<uint4*>(target) = rounded(left, largest);
-        *reinterpret_cast<uint4*>(target + unit_bytes) = rounded(right, largest);
+        write_rounded(target, left, largest);
+        write_rounded(target + unit_bytes, right, largest);
     }
 };
 
@@ -92,9 +109,6 @@ private:
     __device__ __forceinline__ u32 high(int i) const { return __byte_perm(words[i], words[i + 1], 0x7632); }
 };
 
-// Groups of eight channels that x has: where their number is odd, the ring has one more, of zeros.
-constexpr int input_groups = static_cast<int>((in_channels + 7) / 8);
-
 using pair_t = Choose<is_half, HalfPair<scalar_t>, FloatPair>;
 
 // What one row of the ring is made of: eight channels by two columns, as many pairs of columns as the image has; what lies
@@ -106,7 +120,7 @@ struct Units {
         : pairs(!pads_columns && columns_left < row_columns ? static_cast<int>(columns_left + 1) / 2 : row_columns / 2),
           first(static_cast<int>(-column)),
           columns(pads_columns || columns_left < row_columns ? static_cast<int>(columns_left) : row_columns) {}
-    __device__ __forceinline__ int count() const { return pairs * channel_groups; }
+    __device__ __forceinline__ int count() const { return pairs * loaded_groups; }
     __device__ __forceinline__ bool exists(int column) const {
         return column < columns && (!pads_columns || column >= first);
     }
@@ -116,10 +130,10 @@ struct Units {
     }
     // Neighbouring threads read neighbouring memory.
     __device__ __forceinline__ int group(int unit) const {
-        return input_last ? unit % channel_groups : unit / pairs;
+        return input_last ? unit % loaded_groups : unit / pairs;
     }
     __device__ __forceinline__ int pair(int unit) const {
-        return input_last ? unit / channel_groups : unit % pairs;
+        return input_last ? unit / loaded_groups : unit % pairs;
     }
 };
 
@@ -127,7 +141,7 @@ struct Units {
 template <class Wait>
 __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const input_t* x, long long pixels,
                                                   const Units& units, int thread, int& largest, Wait wait) {
-    constexpr int in_flight = 4;
+    constexpr int in_flight = splits ? 2 : 4;  // Split channels are few, and take more registers.
     for (int first = thread; first < units.count(); first += in_flight * loader_threads) {
         pair_t flying[in_flight];
         unsigned char* target[in_flight];
@@ -148,7 +162,7 @@ __device__ __forceinline__ void load_row_in_pairs(unsigned char* shared, const i
 #pragma unroll
         for (int k = 0; k < in_flight; ++k) {
             if (first + k * loader_threads < units.count()) {
-                if ((pads_columns || input_groups < channel_groups) && is_padding[k]) {
+                if ((pads_columns || input_groups < loaded_groups) && is_padding[k]) {
                     flying[k] = pair_t{};
                 }
                 flying[k].write_to(target[k], largest);
@@ -187,6 +201,9 @@ __device__ __forceinline__ void clear_row(unsigned char* shared, const Units& un
         uint4* const target =
             reinterpret_cast<uint4*>(shared + units.group(unit) * group_bytes + units.pair(unit) * 2 * unit_bytes);
         target[0] = target[1] = {0, 0, 0, 0};
+        if constexpr (splits) {
+            target[to_second_halves / unit_bytes] = target[to_second_halves / unit_bytes + 1] = {0, 0, 0, 0};
+        }
     }
 }
 

@@ -48,17 +48,23 @@ template <int threads> __device__ __forceinline__ void note_largest(float mine, 
 
 constexpr int tile_filters = 128;  // of implicit_gemm
 
+__device__ constexpr long long rounded_up(long long number, long long to) { return (number + to - 1) / to * to; }
+
+// What implicit_gemm has of x at each place of the window: the channels, their number rounded up to 16; where operands are
+// split, the first halves of all channels, rounded up to 8, and behind them the second ones.
+constexpr long long halves_of_place = rounded_up(in_channels, splits ? 8 : 16);
+constexpr long long channels_of_ring = (splits ? 2 : 1) * halves_of_place;
+// What a filter has there: a weight for each of these, and behind them the weights' second halves, for the first ones of x.
+constexpr long long products_of_place = channels_of_ring + (splits ? rounded_up(in_channels, 16) : 0);
+
 // Where implicit_gemm wants a weight: by tiles of 128 filters, then by eight products of the sum, then by filter. The sum
-// goes over places, and at each over channels, whose number is rounded up to 16.
-__device__ __forceinline__ long long place_in_tile(long long filter, long long channel, long long place,
-                                                   long long channels, long long area) {
-    const long long padded = (channels + 15) / 16 * 16;
-    const long long eight = (place * padded + channel) / 8;
-    return ((filter / tile_filters * (area * padded / 8) + eight) * tile_filters + filter % tile_filters) * 8 +
-           channel % 8;
+// goes over places, and at each over products.
+__device__ __forceinline__ long long place_in_tile(long long filter, long long product, long long place, long long area) {
+    const long long eight = (place * products_of_place + product) / 8;
+    return ((filter / tile_filters * (area * products_of_place / 8) + eight) * tile_filters + filter % tile_filters) * 8 +
+           product % 8;
 }
 
-__device__ constexpr long long rounded_up(long long number, long long to) { return (number + to - 1) / to * to; }
 __device__ constexpr long long divided_up(long long number, long long by) {
     return number > 0 ? (number + by - 1) / by : -(-number / by);
 }
@@ -282,10 +288,15 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
             for (int i = threadIdx.x; i < elements; i += threads) {
                 const int channel = by_places ? i % channels : i / area, place = by_places ? i / channels : i % area;
                 const long long target =
-                    implicit ? place_in_tile(filter, channel, place, channels, area)
+                    implicit ? place_in_tile(filter, channel, place, area)
                              : weight_offset(filter, channel, place, filters, channels, area, channels_last);
                 const float value = read(channel, place) * scale;
                 to[target] = weight_t(scales ? to_operand(value) : value);
+                if constexpr (implicit && splits) {
+                    to[place_in_tile(filter, halves_of_place + channel, place, area)] = to[target];
+                    to[place_in_tile(filter, channels_of_ring + channel, place, area)] =
+                        weight_t(value - static_cast<float>(to[target]));
+                }
             }
         }
         if (scales && threadIdx.x == 0) {

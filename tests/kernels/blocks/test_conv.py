@@ -375,6 +375,7 @@ def of_hopper(name: str, dtype: str, channels: int = 16, **wanted: Any) -> tuple
 
 IMPLICIT = {"convolution": "implicit_gemm"}
 IM2COL = {"convolution": "im2col"}
+PARTS = {"convolution": "implicit_parts"}
 THREADS, BULK = (IMPLICIT | {"writes": way} for way in ("threads", "bulk"))
 
 
@@ -393,6 +394,8 @@ THREADS, BULK = (IMPLICIT | {"writes": way} for way in ("threads", "bulk"))
         ("relu_bias", "float32", IM2COL | {"product_columns": 128, "product_slices": 3}),
         ("gate", "bfloat16", IM2COL | {"product_columns": 192, "product_cluster": 2}),
         ("subtract_mish", "float32", {"convolution": "im2col_parts", "product_columns": 160}),
+        ("relu_bias", "float32", PARTS | {"writes": "threads"}),
+        ("subtract_mish", "float32", PARTS | {"writes": "bulk", "register_rows": 1}),
     ],
 )
 def test_nvrtc_builds_for_hopper_without_spills(
@@ -455,7 +458,10 @@ def test_what_goes_by_no_implicit_product() -> None:
     for geometry in ("plain", "padded", "same, even", "dilated", "1 x 1"):
         for channels in (8, 12, 16, 24):
             assert "implicit_gemm" in ways(geometry, channels), geometry
+            assert channels > 16 or "implicit_parts" in ways(geometry, channels), geometry
             assert "im2col" in ways(geometry, channels), geometry
+    # In halves of both kinds these filters do not fit into shared memory.
+    assert "implicit_parts" in ways("1 x 1", 32) and "implicit_parts" not in ways("plain", 32)
     for geometry in ("strided", "groups", "by channel", "dilated groups"):
         found = ways(geometry)
         assert "tf32" in found and "implicit_gemm" not in found, geometry
