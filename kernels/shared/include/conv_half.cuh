@@ -54,7 +54,8 @@ __device__ constexpr long long rounded_up(long long number, long long to) { retu
 // split, the first halves of all channels, rounded up to 8, and behind them the second ones.
 constexpr long long halves_of_place = rounded_up(in_channels, splits ? 8 : 16);
 constexpr long long channels_of_ring = (splits ? 2 : 1) * halves_of_place;
-// What a filter has there: a weight for each of these, and behind them the weights' second halves, for the first ones of x.
+// What a filter has there: a weight for each of these, and behind them the weights' second halves, for the first ones of x
+// at least.
 constexpr long long products_of_place = channels_of_ring + (splits ? rounded_up(in_channels, 16) : 0);
 
 // Where implicit_gemm wants a weight: by tiles of 128 filters, then by eight products of the sum, then by filter. The sum
@@ -294,8 +295,11 @@ __device__ __forceinline__ void prepare_weight(const scalar_t* __restrict__ weig
                 to[target] = weight_t(scales ? to_operand(value) : value);
                 if constexpr (implicit && splits) {
                     to[place_in_tile(filter, halves_of_place + channel, place, area)] = to[target];
-                    to[place_in_tile(filter, channels_of_ring + channel, place, area)] =
-                        weight_t(value - static_cast<float>(to[target]));
+                    const weight_t rest = weight_t(value - static_cast<float>(to[target]));
+                    to[place_in_tile(filter, channels_of_ring + channel, place, area)] = rest;
+                    if constexpr (in_channels <= 8) {  // Two products of eight channels are one: none is left out.
+                        to[place_in_tile(filter, channels_of_ring + halves_of_place + channel, place, area)] = rest;
+                    }
                 }
             }
         }
