@@ -106,13 +106,14 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
         Constraint("im2col_takes_channels_last", _takes_layout),
     )
     # TF32's are refused where the reference does not round, whatever it may do; `direct` takes few channels alone, and
-    # the last is what eager does, before passes of ours.
+    # the last are what eager does, before passes of ours: where it may round and does not, cuDNN has other kernels than
+    # where it may not.
     divided: Mapping[str, Value] = {"convolution": IM2COL, "product_columns": 128}
     starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (8, 4, 3, 2)]
     # With three stages there are two blocks a multiprocessor, of which one writes.
     starts += [{"convolution": IM2COL, "product_stages": stages} for stages in (3, 6)]
     starts += [{"convolution": way} for way in (IM2COL, IMPLICIT, IMPLICIT_PARTS, IM2COL_PARTS, "direct")]
-    starts += [{"convolution": "strict", "convolution_layout": "nchw"}]
+    starts += [{"convolution": way, "convolution_layout": "nchw"} for way in ("tf32", "strict")]
     rounding = tuple(one.name for one in tunables if one.name in _ROUNDING)
     return SearchSpace(tunables, (*conditions, *needs), tuple(starts), rounding)
 
