@@ -137,6 +137,8 @@ def announce(console: Console, announcement: Announcement) -> None:
     at_once = f", {announcement.slots} at once" if announcement.slots > 1 else ""
     where = f"{announcement.device.name}{at_once}"
     say(console, f"tuning {title} on {where}: {announcement.space_size} valid configurations")
+    for values in announcement.invalid:
+        say(console, f"  no valid configuration has {values}: the study begins without (--start)")
     if announcement.warm_starts and not announcement.done:
         origins = dict.fromkeys(one.origin.partition(", ")[2] or one.origin for one in announcement.warm_starts)
         count = len(announcement.warm_starts)

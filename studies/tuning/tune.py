@@ -75,6 +75,7 @@ class Announcement:
         warm_starts: what it began with from earlier studies.
         done: trials of earlier runs.
         slots: how many configurations are evaluated at once.
+        invalid: values to begin with that no valid configuration has.
     """
 
     kernel: str
@@ -84,6 +85,7 @@ class Announcement:
     warm_starts: tuple[WarmStart, ...] = ()
     done: int = 0
     slots: int = 1
+    invalid: tuple[Configuration, ...] = ()
 
 
 Reporter = Callable[[Announcement], Callable[[Progress], None]]
@@ -170,8 +172,9 @@ def _tune_mode(
                 warm_starts = begun.warm_starts  # another process may have begun it in the meantime
         confirmation = _confirmation(resolved, mode, problem)
         run = StudyRun(executor, space, sampler, log, warm_starts, confirmation, account)
+        invalid = tuple(Configuration(values) for values in request.start if space.completing(values) is None)
         progress = announce(
-            Announcement(kernel.name, problem, device, len(space), warm_starts, run.done, slots=executor.slots)
+            Announcement(kernel.name, problem, device, len(space), warm_starts, run.done, executor.slots, invalid)
         )
         choices = {tunable.name: tunable.values for tunable in resolved.space.tunables}
         copies: list[Future[str]] = []

@@ -156,3 +156,11 @@ def test_wrong_names_are_one_line(run: CommandLine) -> None:
         error = run(*command, "--accuracy", "perfect").error
         assert "unknown accuracy 'perfect' (known: eager, tf32, tolerance)" in error
     assert "unknown tunable" in run("tune", "scalar_mul", "--device", "cpu", "--start", "blocksize=3").error
+
+
+def test_a_start_that_is_not_valid_is_said(run: CommandLine) -> None:
+    sizes = [f"--size={name}" for name in ("batch_size=1", "in_channels=4", "out_channels=4", "height=8", "width=8")]
+    starts = ["--start=convolution=implicit_gemm", "--start=convolution_layout=nchw"]
+    told = run("tune", "conv_min_add_mul", "--device", "cpu", "--trials", "1", *sizes, *starts).err
+    assert told.count("(--start)") == 1, told
+    assert "no valid configuration has convolution=implicit_gemm: the study begins without (--start)" in told
