@@ -220,8 +220,11 @@ class Answers:
         key = str(dict(source.sizes))
         if key not in self._alike:
             model, inputs = source.model(self.mode), source.inputs(self.draw.seed_of(0))
-            case = ask(model, "precision", inputs, accuracy=self.oracle.beside)
-            self._alike[key] = case.own_error >= self._own_error / _ALIKE
+            try:
+                case = ask(model, "precision", inputs, accuracy=self.oracle.beside)
+                self._alike[key] = case.own_error >= self._own_error / _ALIKE
+            except ReferenceRefusal:
+                self._alike[key] = False
         return self._alike[key]
 
     def draws(self, source: Source) -> Sequence[tuple[Any, ...]]:

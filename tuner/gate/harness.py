@@ -12,7 +12,7 @@ from tunebench.tuner.gate.answers import Answers, Pair
 from tunebench.tuner.gate.boundary.sandbox import ReferenceSandboxError
 from tunebench.tuner.gate.case import Case
 from tunebench.tuner.gate.contender import Contender
-from tunebench.tuner.gate.faults import FAILURES, ReferenceRaisedError, ReferenceRefusal
+from tunebench.tuner.gate.faults import FAILURES, ReferenceRaisedError
 from tunebench.tuner.gate.judge import judge_buffers, judge_inputs, judge_structure, judge_values
 from tunebench.tuner.gate.manner import Manner, Recording
 from tunebench.tuner.gate.memory import Bands, synchronise
@@ -116,7 +116,7 @@ class Harness:
                 pair = self.pair(source)
                 if self.contender.serves(pair.candidate, pair.inputs(0)):
                     return pair
-        except (ReferenceRefusal, StageRefused, *FAILURES):
+        except (StageRefused, *FAILURES):
             synchronise(self.device)
         return None
 
