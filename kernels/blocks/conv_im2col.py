@@ -244,7 +244,8 @@ def reads_halves(problem: Problem, device: Device) -> bool:
 TUNABLES = (
     Tunable("phase_columns", (False, True), default=True, when=_has_phases),
     Tunable("product_columns", (64, 128, 160, 192, 256), default=128, when=is_im2col),
-    # So many are valid for every sum: of more, the nearest valid configuration may be another convolution.
+    # Every sum may have the default's stages. Where a sum may not, the nearest valid configuration can be another
+    # convolution.
     Tunable("product_stages", (3, 4, 6, 8), default=_STAGES_OF_SHORT_SUM, when=is_im2col),
     Tunable("product_cluster", (1, 2), when=is_im2col),
     Tunable("product_slices", (1, 2, 3, 4, 6, 8), when=is_im2col),

@@ -105,9 +105,8 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
         ),
         Constraint("im2col_takes_channels_last", _takes_layout),
     )
-    # TF32's are refused where the reference does not round, whatever it may do; `direct` takes few channels alone, and
-    # the last are what eager does, before passes of ours: where it may round and does not, cuDNN has other kernels than
-    # where it may not.
+    # The gate refuses TF32's where the reference does not round, whatever it may do. `direct` takes few channels alone.
+    # The last two are eager's own call before passes of ours: without TF32 cuDNN may choose another algorithm.
     divided: Mapping[str, Value] = {"convolution": IM2COL, "product_columns": 128}
     starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (8, 4, 3, 2)]
     # With three stages there are two blocks a multiprocessor, of which one writes.
@@ -118,7 +117,7 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
     return SearchSpace(tunables, (*conditions, *needs), tuple(starts), rounding)
 
 
-def channels_of_ring(convolution: str, channels: int) -> int:
+def _channels_of_ring(convolution: str, channels: int) -> int:
     """Return the channels that the implicit product has of images, rounded up; two for each where they are split."""
     return 2 * ceil_div(channels, 8) * 8 if convolution == IMPLICIT_PARTS else ceil_div(channels, 16) * 16
 
@@ -126,7 +125,7 @@ def channels_of_ring(convolution: str, channels: int) -> int:
 def products_of_place(convolution: str, channels: int) -> int:
     """Return the products of an implicit sum at one place of the window, three for each channel of split ones."""
     more = ceil_div(channels, 16) * 16 if convolution == IMPLICIT_PARTS else 0
-    return channels_of_ring(convolution, channels) + more
+    return _channels_of_ring(convolution, channels) + more
 
 
 def implicit_shared_bytes(problem: Problem, convolution: str, ring_rows: int, register_rows: int | None = None) -> int:
@@ -138,7 +137,7 @@ def implicit_shared_bytes(problem: Problem, convolution: str, ring_rows: int, re
     geometry = geometry_of_axes(problem.axes)
     span = (geometry.kernel[1] - 1) * geometry.dilation[1] + 1
     channels = problem.axes["in_channels"]
-    groups, products = channels_of_ring(convolution, channels) // 8, products_of_place(convolution, channels) // 8
+    groups, products = _channels_of_ring(convolution, channels) // 8, products_of_place(convolution, channels) // 8
     columns = TILE_COLUMNS + ceil_div(geometry.padding[1] // 2 % 2 + span, 2) * 2
     filters = (geometry.kernel[0] - (register_rows or 0)) * geometry.kernel[1] * products * TILE_FILTERS * 16
     staging = _STAGING_BYTES if register_rows is None else TILE_FILTERS * (TILE_COLUMNS + 8) * problem.item_bytes
@@ -184,6 +183,7 @@ def _sums_may_be_rounded(convolution: str, problem: Problem, device: Device) -> 
 
 
 def is_implicit(convolution: str) -> bool:
+    """Return whether a kernel of ours multiplies images that it lays out nowhere but in shared memory."""
     return convolution in (IMPLICIT, IMPLICIT_PARTS)
 
 
