@@ -17,8 +17,8 @@ The convolution is a library's, between passes of our own, or a kernel does it a
 GPU. Kernels of our own for Hopper are the product of windows that the copy engine lays out (conv_im2col.cuh), of few
 channels in all or enough in a group, behind a pass that lays images out channels-last and in halves, and one without
 such a pass (conv_gemm.cuh), for windows that go from pixel to pixel. The latter is for one or two sides, and not for
-transposed convolutions. So is a kernel for few channels a group (conv_direct.cuh), as where each channel is by itself:
-it rounds nothing.
+transposed convolutions. A kernel for few channels a group (conv_direct.cuh), as where each channel is by itself, rounds
+nothing; of three sides it is for several filters a group, and not for transposed convolutions either.
 
 Layout: as the reference's. The output is channels-last where torch's convolution makes it so: where the images or the
 filters are; `model.to(memory_format=torch.channels_last)` therefore asks for it. A tensor with an element for each of

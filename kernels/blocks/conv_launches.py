@@ -243,14 +243,23 @@ def im2col(plan: Plan, operands: Operands, behind: Behind) -> torch.Tensor:
 
 def direct(plan: Plan, x: torch.Tensor, weight: torch.Tensor, behind: Behind) -> torch.Tensor:
     """Run the whole model in one kernel, of few channels a group."""
-    output, shape = _empty_output(plan, x), plan.once(_output_shape)
-    threads, rows = plan.integer("direct_block_size"), ceil_div(shape[-2], plan.integer("direct_rows"))
-    across = ceil_div(shape[-1], plan.integer("direct_columns"))
-    blocks = min(ceil_div(shape[0] * shape[1] * rows * across, threads), MOST_BLOCKS)
+    output, blocks = _empty_output(plan, x), plan.once(_direct_blocks)
+    threads = plan.integer("direct_block_size")
     lies = plan.once(_lies, weight.shape, weight.stride())
     arguments = (x, weight, output, behind.bias, *behind.tensors, None, *behind.numbers, *plan.once(_sizes), *lies)
     plan.launch("direct_convolution", *arguments, blocks=blocks, threads=threads)
     return output
+
+
+def _direct_blocks(plan: Plan) -> int:
+    samples, filters, *outer, height, width = _output_shape(plan)
+    rows, across = ceil_div(height, plan.integer("direct_rows")), ceil_div(width, plan.integer("direct_columns"))
+    groups, threads = plan.problem.axes.get("groups", 1), plan.integer("direct_block_size")
+    outputs, of_thread = samples * math.prod(outer) * rows * across, plan.integer("direct_filters")
+    if of_thread == 1:
+        return min(ceil_div(outputs * filters, threads), MOST_BLOCKS)
+    tiles = groups * ceil_div(filters // groups, of_thread)  # each block's filters are of one
+    return tiles * min(ceil_div(outputs, threads), max(1, MOST_BLOCKS // tiles))
 
 
 def repair(

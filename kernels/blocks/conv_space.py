@@ -28,10 +28,14 @@ _MOST_HELD_REGISTERS = 96
 _LONGEST_HALF_SUM = 16384
 """Limit of the products in a sum that is rounded to halves: with more, scaled weights would be subnormal on average."""
 
+_SIDES = 2
 _MOST_DIRECT_CHANNELS = 4
 _LARGEST_DIRECT_WINDOW = 49
 """Elements of a window that a thread has in registers."""
-_MOST_DIRECT_SUMS = 16
+_MOST_DIRECT_SUMS, _MOST_SUMS_OF_FILTERS = 16, 128
+_FEWEST_DIRECT_FILTERS = 4
+_DIRECT_SHARED_BYTES = 32 << 10
+"""Upper limit of what the filters of a block take of shared memory, where a thread has several."""
 
 IMPLICIT, IMPLICIT_PARTS = "implicit_gemm", "implicit_parts"
 HALF_WEIGHT = ("fp16", IMPLICIT, IMPLICIT_PARTS, IM2COL, IM2COL_PARTS)
@@ -52,7 +56,8 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
     tunables = (
         *more,
         Tunable("convolution", _WAYS, default=IM2COL),
-        Tunable("direct_rows", (1, 2, 4, 8), default=4, when=_is_direct),
+        Tunable("direct_filters", (1, 4, 8, 16), default=8, when=_is_direct),
+        Tunable("direct_rows", (1, 2, 4, 8, 10), default=4, when=_is_direct),
         Tunable("direct_columns", (1, 2, 4, 8), when=_is_direct),
         Tunable("direct_block_size", (128, 256), default=256, when=_is_direct),
         Tunable("ring_rows", (2, 3, 4, 5, 6, 8), default=4, when=is_implicit),
@@ -86,7 +91,9 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
         *conv_im2col.CONSTRAINTS,
         Constraint("implicit_gemm_goes_from_pixel_to_pixel", _is_dense_where_implicit),
         Constraint("kernels_are_of_two_sides", _has_two_sides_where_fused),
-        Constraint("direct_sums_are_short", _is_short_where_direct),
+        Constraint("direct_channels_are_few", _has_few_channels_where_direct),
+        Constraint("direct_threads_share_what_they_read", _shares_reads),
+        Constraint("direct_filters_are_held", _holds_direct_filters),
         Constraint("registers_hold_direct_sums", _holds_direct_sums),
         Constraint("a_direct_thread_has_outputs", _has_direct_outputs),
         BEGINS_EARLY,
@@ -111,7 +118,11 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
     starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (8, 4, 3, 2)]
     # With three stages there are two blocks a multiprocessor, of which one writes.
     starts += [{"convolution": IM2COL, "product_stages": stages} for stages in (3, 6)]
-    starts += [{"convolution": way} for way in (IM2COL, IMPLICIT, IMPLICIT_PARTS, IM2COL_PARTS, "direct")]
+    starts += [{"convolution": way} for way in (IM2COL, IMPLICIT)]
+    # Their registers are too many for a second block of 256 threads.
+    several: Mapping[str, Value] = {"convolution": "direct", "direct_filters": 8, "direct_block_size": 128}
+    starts += [{**several, "direct_rows": rows} for rows in (10, 8)]
+    starts += [{"convolution": way} for way in (IMPLICIT_PARTS, IM2COL_PARTS, "direct")]
     starts += [{"convolution": way, "convolution_layout": "nchw"} for way in ("tf32", "strict")]
     rounding = tuple(one.name for one in tunables if one.name in _ROUNDING)
     return SearchSpace(tunables, (*conditions, *needs), tuple(starts), rounding)
@@ -212,15 +223,39 @@ def _is_direct(convolution: str) -> bool:
     return convolution == "direct"
 
 
-def _is_short_where_direct(convolution: str, problem: Problem) -> bool:
-    geometry = geometry_of_axes(problem.axes)
-    channels = problem.axes["in_channels"] // geometry.groups
-    is_short = channels <= _MOST_DIRECT_CHANNELS and math.prod(geometry.kernel) <= _LARGEST_DIRECT_WINDOW
-    return not _is_direct(convolution) or is_short
+def _has_few_channels_where_direct(convolution: str, problem: Problem) -> bool:
+    return not _is_direct(convolution) or _channels_of_group(problem) <= _MOST_DIRECT_CHANNELS
 
 
-def _holds_direct_sums(direct_rows: int, direct_columns: int) -> bool:
-    return direct_rows * direct_columns <= _MOST_DIRECT_SUMS
+def _channels_of_group(problem: Problem) -> int:
+    return problem.axes["in_channels"] // geometry_of_axes(problem.axes).groups
+
+
+def _shares_reads(direct_filters: int, problem: Problem) -> bool:
+    """Return whether a thread has several filters where a group has them, and little more than there are.
+
+    Torch's own kernels for channels by themselves leave zeros out, which the one of a single filter does too.
+    """
+    axes = problem.axes
+    groups = axes.get("groups", 1)
+    filters = axes["out_channels"] // groups
+    if filters < _FEWEST_DIRECT_FILTERS or (groups > 1 and axes["in_channels"] == groups):
+        return direct_filters == 1
+    return 1 < direct_filters < filters + _FEWEST_DIRECT_FILTERS
+
+
+def _holds_direct_filters(direct_filters: int, problem: Problem) -> bool:
+    """Return whether registers hold the window of one filter, with two sides, or shared memory those of several."""
+    kernel = geometry_of_axes(problem.axes).kernel
+    if direct_filters == 1:
+        return len(kernel) == _SIDES and math.prod(kernel) <= _LARGEST_DIRECT_WINDOW
+    return direct_filters * _products(problem) * max(4, problem.item_bytes) <= _DIRECT_SHARED_BYTES
+
+
+def _holds_direct_sums(direct_filters: int, direct_rows: int, direct_columns: int) -> bool:
+    if direct_filters == 1:
+        return direct_rows * direct_columns <= _MOST_DIRECT_SUMS
+    return direct_columns == 1 and direct_rows * direct_filters <= _MOST_SUMS_OF_FILTERS
 
 
 def _has_direct_outputs(convolution: str, direct_rows: int, direct_columns: int, problem: Problem) -> bool:
@@ -242,7 +277,8 @@ def _is_dense_where_implicit(convolution: str, problem: Problem) -> bool:
 
 def _has_two_sides_where_fused(convolution: str, problem: Problem) -> bool:
     geometry = geometry_of_axes(problem.axes)
-    return has_passes(convolution) or (len(geometry.kernel) == 2 and not geometry.transposed)
+    has_sides = len(geometry.kernel) == _SIDES or _is_direct(convolution)
+    return has_passes(convolution) or (has_sides and not geometry.transposed)
 
 
 def _takes_layout(convolution: str, convolution_layout: str) -> bool:

@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,15 @@ pytestmark = pytest.mark.gpu
 
 WAYS = ("strict", "tf32", "im2col", "im2col_parts", "fp16", "implicit_gemm", "implicit_parts", "direct")
 PARTS = ("im2col_parts", "implicit_parts")
+DENSE = (
+    (3, 24, nn.Conv3d, {"kernel_size": 3}),
+    (3, 17, nn.Conv3d, {"kernel_size": 4, "padding": (1, 2, 3), "stride": (2, 1, 3)}),
+    (8, 24, nn.Conv3d, {"kernel_size": (2, 3, 4), "dilation": (2, 1, 3), "groups": 2}),
+    (1, 33, nn.Conv1d, {"kernel_size": 9, "padding": 4}),
+    (3, 64, nn.Conv2d, {"kernel_size": 11, "stride": 4, "padding": 2}),
+    (4, 5, nn.Conv2d, {"kernel_size": (3, 5), "padding": "same"}),
+)
+"""Channels, of which groups have few, filters and a layer."""
 ALLOWED = {"float32": 1e-3, "float16": 3e-3, "bfloat16": 2e-2}
 
 
@@ -101,6 +111,26 @@ def test_a_weight_that_is_nan_makes_nan_within_the_image_alone(cuda: Device, win
     for pick in range(3):
         output = outputs(tuned, cuda, [x], pick, "direct")
         assert output is not None and torch.equal(output.isnan(), wanted.isnan())
+
+
+@pytest.mark.parametrize(("channels", "filters", "layer", "options"), DENSE)
+def test_direct_threads_with_several_filters(
+    cuda: Device, channels: int, filters: int, layer: type[nn.Module], options: dict[str, Any]
+) -> None:
+    torch.manual_seed(3)
+    reference, tuned = (made(channels, filters, options, layer).cuda() for made in (Model, Tuned))
+    tuned.load_state_dict(reference.state_dict())
+    x = torch.randn(3, channels, *(9, 33, 38)[-(tuned.bias.dim() - 2) :], device="cuda")
+    x[2] *= 1e-7
+    for given in ("nchw", "channels_last")[: 1 + (x.dim() > 3)]:
+        x = x.contiguous(memory_format=memory_format(given, x.dim()))
+        for pick in range(3):
+            output = outputs(tuned, cuda, [x], pick, "direct")
+            assert output is not None
+            with torch.no_grad():
+                assert output.stride() == reference(x).stride()
+            for some in (slice(2), slice(2, 3)):
+                assert error(output[some], reference, [x[some]]) < 2e-6
 
 
 @pytest.mark.parametrize("name", OTHERS)

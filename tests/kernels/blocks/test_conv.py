@@ -57,19 +57,19 @@ def test_examples_through_half_precision(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_every_geometry(geometry: str) -> None:
-    ways: list[tuple[str, str, str, int]]
-    ways = [("nchw", "nchw", "fp16", 1), ("channels_last", "nchw", "strict", 1)]
-    for columns in (1, 4):
-        ways += [("nchw", "nchw", "direct", columns), ("channels_last", "channels_last", "direct", columns)]
-    for given, weight, convolution, columns in ways:
+    ways: list[tuple[str, str, str, int, int]]
+    ways = [("nchw", "nchw", "fp16", 1, 1), ("channels_last", "nchw", "strict", 1, 1)]
+    for filters, columns in ((1, 1), (1, 4), (4, 1), (16, 1)):
+        ways += [("nchw", "nchw", "direct", filters, columns), ("channels_last",) * 2 + ("direct", filters, columns)]
+    for given, weight, convolution, filters, columns in ways:
         torch.manual_seed(3)
         reference = Model(8, 16, GEOMETRIES[geometry]).to(memory_format=LAYOUTS[weight])
         tuned = Tuned(8, 16, GEOMETRIES[geometry]).to(memory_format=LAYOUTS[weight])
         tuned.load_state_dict(reference.state_dict())
         x = torch.randn(3, 8, 13, 12).contiguous(memory_format=LAYOUTS[given])
         x[2] *= 1e-7  # out of range of half precision
-        wanted_of_direct = {"direct_rows": 2, "direct_columns": columns, "direct_block_size": 128}
-        output = run(tuned, passes(convolution, given, **wanted_of_direct), x)
+        of_thread = {"direct_filters": filters, "direct_rows": 2, "direct_columns": columns, "direct_block_size": 128}
+        output = run(tuned, passes(convolution, given, **of_thread), x)
         assert error(output, reference, [x]) < (1e-3 if convolution == "fp16" else 2e-6)
         with torch.no_grad():
             wanted = reference(x)
@@ -85,7 +85,10 @@ def test_layers_with_other_sides_and_transposed_ones(name: str) -> None:
         ("nchw", "nchw", "strict"),
         ("nchw", "channels_last", "fp16"),
         ("channels_last", "nchw", "fp16"),
+        ("channels_last", "nchw", "direct"),
     ):
+        if convolution == "direct" and name.startswith("transposed"):
+            continue
         torch.manual_seed(3)
         reference, tuned = Model(8, 16, options, layer), Tuned(8, 16, options, layer)
         tuned.load_state_dict(reference.state_dict())
@@ -94,8 +97,9 @@ def test_layers_with_other_sides_and_transposed_ones(name: str) -> None:
         if x.dim() > 3:
             x = x.contiguous(memory_format=memory_format(given, x.dim()))
         x[2] *= 1e-7  # out of range of half precision
-        output = run(tuned, passes(convolution, layout), x)
-        assert error(output, reference, [x]) < (2e-6 if convolution == "strict" else 1e-3)
+        of_thread = {"direct_filters": 4, "direct_rows": 4, "direct_columns": 1, "direct_block_size": 128}
+        output = run(tuned, passes(convolution, layout, **of_thread), x)
+        assert error(output, reference, [x]) < (1e-3 if convolution == "fp16" else 2e-6)
         with torch.no_grad():
             wanted = reference(x)
         assert (output.shape, output.stride()) == (wanted.shape, wanted.stride())
@@ -194,13 +198,14 @@ def test_outputs_that_are_neighbours_are_columns_of_a_transposed_convolution(
     assert len(met) == width and not rows[:, filters * stride :].any()
 
 
-def test_direct_convolutions_count_in_64_bits_where_windows_reach_far() -> None:
+@pytest.mark.parametrize("filters", [1, 4])
+def test_direct_convolutions_count_in_64_bits_where_windows_reach_far(filters: int) -> None:
     options = {"kernel_size": 3, "stride": 40_000, "groups": 8, "padding": 1}
     torch.manual_seed(3)
     reference, tuned = Model(8, 16, options), Tuned(8, 16, options)
     tuned.load_state_dict(reference.state_dict())
     x = torch.randn(2, 8, 5, 40_003)
-    around = {"direct_rows": 1, "direct_columns": 1, "direct_block_size": 128}
+    around = {"direct_filters": filters, "direct_rows": 1, "direct_columns": 1, "direct_block_size": 128}
     output = run(tuned, passes("direct", "nchw", **around), x)
     assert output.shape == (2, 16, 1, 2)
     assert error(output, reference, [x]) < 2e-6
@@ -431,6 +436,17 @@ def test_a_window_of_each_channel_stays_in_registers(
     assert not build.figures["direct_convolution"].spill_stores
 
 
+@pytest.mark.parametrize(("filters", "rows"), [(4, 8), (8, 10), (16, 8)])
+def test_sums_of_several_filters_stay_in_registers(nvrtc: NvrtcCompiler, filters: int, rows: int) -> None:
+    model = Tuned(3, 24, {"kernel_size": 3}, nn.Conv3d)
+    problem = model.problem(torch.randn(2, 3, 24, 32, 32))
+    assert problem is not None
+    wanted = {"convolution": ["direct"], "direct_filters": [filters], "direct_rows": [rows]}
+    chosen = next(iter(model.kernel.space.restrict(wanted).enumerate(problem, HOPPER)))
+    build = nvrtc.compile(model.kernel.variant(chosen, problem, "sm_90"))
+    assert not build.figures["direct_convolution"].spill_stores
+
+
 def test_where_the_copy_engine_writes() -> None:
     def found(channels: int, dtype: str = "float32", output: str = "nchw") -> set[tuple[object, object]]:
         problem, _ = of_hopper("relu_bias", dtype, channels, **IMPLICIT)
@@ -471,7 +487,20 @@ def test_what_goes_by_no_implicit_product() -> None:
     assert "im2col" in ways("groups", 64) and "im2col" not in ways("groups", 96 - 4)
     assert "im2col" in ways("plain", filters=2) and "im2col_parts" in ways("plain", filters=1)
     assert "im2col" not in ways("plain", filters=1)
-    assert "direct" in ways("by channel") and "direct" not in ways("plain")
+    assert "direct" in ways("by channel") and "direct" in ways("plain", 3) and "direct" not in ways("plain")
+
+
+def test_where_a_direct_thread_has_several_filters() -> None:
+    def found(channels: int, filters: int, **options: Any) -> set[object]:
+        problem = Tuned(channels, filters, {"kernel_size": 3, **options}).problem(torch.randn(2, channels, 30, 30))
+        assert problem is not None
+        space = Tuned.kernel.space.restrict({"convolution": ["direct"]})
+        return {one["direct_filters"] for one in space.enumerate(problem, HOPPER)}
+
+    assert found(3, 24) == {4, 8, 16} and found(3, 4) == {4} and found(3, 6) == {4, 8}
+    assert found(3, 2) == found(16, 64, groups=16) == {1}
+    assert found(16, 64, groups=8) == {4, 8}
+    assert found(4, 8, kernel_size=17) == {4}  # shared memory holds no more
 
 
 def test_the_default_is_the_best_guess_where_it_is_valid() -> None:
