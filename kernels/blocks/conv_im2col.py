@@ -25,8 +25,8 @@ _TILE_PIXELS = 128
 _FILTERS_OF_MAP = 32
 _CHANNELS_OF_PITCH = 8
 IM2COL_THREADS = 288
-_STATIC_BYTES = 8192
-"""Bytes of shared memory beside the pipeline's, at most: what the tile's channels have."""
+_STATIC_BYTES = 12288
+"""Bytes of shared memory beside the pipeline's, at most: what the tile's channels have, and sums on their way to memory."""
 _SHARED_BYTES = 227 << 10
 """A multiprocessor of Hopper has so much shared memory for its blocks."""
 _RESIDENT = {64: 3, 128: 2}

@@ -130,7 +130,8 @@ def test_halves_of_both_operands_are_as_exact_as_single_precision(cuda: Device, 
         reference, tuned = pair(channels, outputs)
         x = torch.randn(3, channels, height, width, device="cuda").contiguous(memory_format=LAYOUTS[given])
         for pick in range(4):
-            chosen = {"register_rows": pick} if writes == "bulk" else {}
+            # Registers hold all rows of the filters where the channels are few.
+            chosen = {"register_rows": pick if channels <= 8 else pick % 3} if writes == "bulk" else {}
             with torch.no_grad():
                 pin(tuned, cuda, x, pick, "implicit_parts", writes=writes, **chosen)
                 output = tuned(x)

@@ -212,56 +212,63 @@ __device__ __forceinline__ void bring_windows(unsigned char* shared, u64* full, 
     }
 }
 
-// Values of two pixels, a thread's first and the one 8 below, to the output. Of each 32 columns a thread has eight neighbours:
-// filters, each at as many outputs along the width as it has columns.
+// Where a pixel's outputs stand, by its number in the grid of a tile.
+struct PlaceOfPixel {
+    bool exists;
+    long long sample, pixel;
+    int outputs_left;  // Along the width.
+
+    __device__ __forceinline__ PlaceOfPixel(const WindowTile& tile, long long number) : exists(number < tile.pixels) {
+        const Division of_grid = tile.sample_of(number);
+        const Extent at = tile.at(of_grid.rest);
+        if constexpr (transposed) {
+            exists = exists && at.depth < tile.out.depth && at.height < tile.out.height && at.width < tile.out.width;
+        }
+        sample = of_grid.quotient;
+        pixel = (static_cast<long long>(at.depth) * tile.out.height + at.height) * tile.out.width + at.width;
+        outputs_left = columns_of_filter == 1 ? 1 : tile.out.width - at.width;
+    }
+};
+
+// A warp's 16 pixels have of 32 columns, in a tile's order: a thread two pixels, its first and the one 8 below, and eight
+// neighbouring columns, which are filters, each at as many outputs along the width as it has columns.
+constexpr int warp_pixels = 16, column_run = 8;
+
+// To channels-last outputs, whose neighbours in memory a thread has.
 template <int columns>
-__device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], const WindowTile& tile, long long first_column,
-                                               const Channel* of_columns, scalar_t* __restrict__ output,
-                                               const ShapeOfSides& shape, const Epilogue& epilogue) {
-    constexpr int run = 8, along = columns_of_filter;
-    constexpr bool rows_are_whole = (span_width - padding_width + output_padding_width) % along == 0;
-    constexpr int of_pack = output_last ? run / along : rows_are_whole ? along : 1;  // Neighbours in memory.
+__device__ __forceinline__ void finish_pixels(const float (&sum)[columns / 2], const WindowTile& tile, long long first_column,
+                                              const Channel* of_columns, scalar_t* __restrict__ output,
+                                              const ShapeOfSides& shape, const Epilogue& epilogue) {
+    constexpr int along = columns_of_filter, of_pack = column_run / along;
     const long long filters = shape.out_channels, filters_of_group = filters / groups, pixels = tile.out.pixels();
-    const long long first = tile.pixel + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const long long first = tile.pixel + threadIdx.x / 32 * warp_pixels + threadIdx.x % 32 / 4;
     const bool elements_are_whole = epilogue.takes_elements<of_pack>();
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-        const long long number = first + 8 * below;
-        if (number >= tile.pixels) {
+        const PlaceOfPixel at(tile, first + 8 * below);
+        if (!at.exists) {
             continue;
         }
-        const Division sample = tile.sample_of(number);
-        const Extent at = tile.at(sample.rest);
-        if (transposed && (at.depth >= tile.out.depth || at.height >= tile.out.height || at.width >= tile.out.width)) {
-            continue;
-        }
-        const long long pixel =
-            (static_cast<long long>(at.depth) * tile.out.height + at.height) * tile.out.width + at.width;
 #pragma unroll
         for (int begin = 0; begin < columns; begin += filters_of_map) {
             if (first_column + begin >= filters_of_group * along) {
                 break;
             }
-            const int column = begin + threadIdx.x % 4 * run;
-            const long long filter = (first_column + column) / along;
-            const long long filters_left = filters_of_group - filter, outputs_left = along == 1 ? 1 : tile.out.width - at.width;
+            const int column = begin + threadIdx.x % 4 * column_run;
+            const long long filter = (first_column + column) / along, filters_left = filters_of_group - filter;
             const long long place =
-                offset_of(sample.quotient, tile.group * filters_of_group + filter, pixel, filters, pixels, output_last);
+                offset_of(at.sample, tile.group * filters_of_group + filter, at.pixel, filters, pixels, true);
             // Values that do not exist are made too, and not stored: branches would make one wait for the other.
 #pragma unroll
-            for (int number_of_pack = 0; number_of_pack < run / of_pack; ++number_of_pack) {
-                const int begin_of_pack = output_last ? number_of_pack : number_of_pack * of_pack;
-                const int of_filters = output_last ? 0 : begin_of_pack / along, of_outputs = begin_of_pack % along;
-                const long long to = output_last ? place + of_outputs * filters : place + of_filters * pixels + of_outputs;
-                const bool exists = of_filters < filters_left && of_outputs < outputs_left;
-                const long long left = !exists ? 0 : output_last ? filters_left : of_pack;
-                const bool whole = output_last ? left >= of_pack && filters_of_group % of_pack == 0 : exists;
+            for (int of_outputs = 0; of_outputs < along; ++of_outputs) {
+                const long long to = place + of_outputs * filters, left = of_outputs < at.outputs_left ? filters_left : 0;
+                const bool whole = left >= of_pack && filters_of_group % of_pack == 0;
                 Element elements[of_pack];
                 elements_at(elements, epilogue, to, left, whole && elements_are_whole);
                 Pack<scalar_t, of_pack> pack;
 #pragma unroll
                 for (int i = 0; i < of_pack; ++i) {
-                    const int of_run = begin_of_pack + (output_last ? i * along : i);
+                    const int of_run = of_outputs + i * along;
                     const Channel& channel = of_columns[column + of_run];
                     const float value = sum[begin / 2 + of_run / 2 * 4 + 2 * below + of_run % 2];
                     pack.of[i] = scalar_t(epilogue(value * channel.scale, channel, elements[i]));
@@ -269,6 +276,79 @@ __device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], 
                 store_pack(output + to, pack, left, whole);
             }
         }
+    }
+}
+
+// To planes: what a warp has of 16 columns at a time crosses shared memory, so that its lanes write neighbours, wherever
+// rows begin.
+constexpr int crossing_columns = 16, crossing_pixels = warp_pixels + 2;  // Two more, so that lanes write to banks of their own.
+using CrossingSums = float[im2col_multipliers / 32][crossing_columns][crossing_pixels];
+
+template <int columns>
+__device__ __forceinline__ void finish_planes(const float (&sum)[columns / 2], const WindowTile& tile, long long first_column,
+                                              const Channel* of_columns, CrossingSums& crossing, scalar_t* __restrict__ output,
+                                              const ShapeOfSides& shape, const Epilogue& epilogue) {
+    constexpr int along = columns_of_filter, outputs = warp_pixels * along;  // Neighbours, unless a row ends among them.
+    constexpr int places = outputs > 32 ? outputs / 32 : 1;                  // Of a lane.
+    constexpr int turn = column_run / 2;                                     // Columns of a thread that cross at a time.
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const long long filters_of_group = shape.out_channels / groups, pixels = tile.out.pixels();
+    const long long first_filter = tile.group * filters_of_group + first_column / along;
+    const long long columns_left = filters_of_group * along - first_column;
+    const int left = columns_left < columns ? static_cast<int>(columns_left) : columns;
+    auto& own = crossing[warp];
+    bool exists[places];
+    long long place[places];
+#pragma unroll
+    for (int k = 0; k < places; ++k) {
+        const int of_warp = (k * 32 + lane) % outputs;
+        const PlaceOfPixel at(tile, tile.pixel + warp * warp_pixels + of_warp / along);
+        exists[k] = at.exists && of_warp % along < at.outputs_left;
+        place[k] = offset_of(at.sample, first_filter, at.pixel + of_warp % along, shape.out_channels, pixels, false);
+    }
+#pragma unroll
+    for (int begin = 0; begin < columns; begin += crossing_columns) {
+        const int map = begin / filters_of_map * filters_of_map, first = begin % filters_of_map / crossing_columns * turn;
+        if (map >= left) {
+            break;
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < turn; ++i) {
+#pragma unroll
+            for (int below = 0; below < 2; ++below) {
+                own[lane % 4 * turn + i][lane / 4 + 8 * below] =
+                    sum[map / 2 + (first + i) / 2 * 4 + 2 * below + (first + i) % 2];
+            }
+        }
+        __syncwarp();
+        // Values that do not exist are made too, and not stored: branches would make one wait for the other. Of more at a
+        // time the registers would be too many, but reads of memory are to be under way together.
+#pragma unroll(element_tensors > 0 ? 8 : 2)
+        for (int number = 0; number < crossing_columns * warp_pixels / 32; ++number) {
+            const int of_warp = (number * 32 + lane) % outputs;
+            const int column = (number * 32 + lane) / outputs * along + of_warp % along;
+            const int of_tile = map + column / turn * column_run + first + column % turn;
+            const long long to = place[number % places] + of_tile / along * pixels;
+            const bool is_there = exists[number % places] && of_tile < left;
+            const Channel& channel = of_columns[of_tile];
+            const Element element = is_there ? epilogue.at(to) : Element{};
+            const scalar_t value = scalar_t(epilogue(own[column][of_warp / along] * channel.scale, channel, element));
+            if (is_there) {
+                output[to] = value;
+            }
+        }
+    }
+}
+
+template <int columns>
+__device__ __forceinline__ void finish_windows(const float (&sum)[columns / 2], const WindowTile& tile, long long first_column,
+                                               const Channel* of_columns, CrossingSums& crossing, scalar_t* __restrict__ output,
+                                               const ShapeOfSides& shape, const Epilogue& epilogue) {
+    if constexpr (output_last) {
+        finish_pixels<columns>(sum, tile, first_column, of_columns, output, shape, epilogue);
+    } else {
+        finish_planes<columns>(sum, tile, first_column, of_columns, crossing, output, shape, epilogue);
     }
 }
 
@@ -300,8 +380,9 @@ __device__ __forceinline__ bool add_slices(const float (&sum)[product_columns / 
 
 // All multipliers: a tile. `of_columns` is not read any more by whom has not come to the next one's.
 __device__ __forceinline__ void multiply_windows(unsigned char* shared, u64* full, u64* empty, Im2colPosition& position,
-                                                 Channel* of_columns, const WindowTile& tile, scalar_t* __restrict__ output,
-                                                 const ShapeOfSides& shape, u32 rank, const Epilogue& epilogue) {
+                                                 Channel* of_columns, CrossingSums& crossing, const WindowTile& tile,
+                                                 scalar_t* __restrict__ output, const ShapeOfSides& shape, u32 rank,
+                                                 const Epilogue& epilogue) {
     using Product = Wgmma<product_columns, multiplied_t>;
     const long long filter = (tile.column + threadIdx.x) / columns_of_filter, filters_of_group = shape.out_channels / groups;
     if (threadIdx.x < product_columns && filter < filters_of_group) {
@@ -347,12 +428,13 @@ __device__ __forceinline__ void multiply_windows(unsigned char* shared, u64* ful
     release_previous();
     bar_sync(1, im2col_multipliers);  // What the filters' channels have is there, and no stage is read any more.
     if constexpr (product_slices == 1) {
-        finish_windows<product_columns>(sum, tile, tile.column, of_columns, output, shape, epilogue);
+        finish_windows<product_columns>(sum, tile, tile.column, of_columns, crossing, output, shape, epilogue);
     } else {
         const u32 slice = rank / product_cluster, begin = slice * finished_columns;
         float mine[finished_columns / 2];
         if (add_slices(sum, shared, slice, mine)) {
-            finish_windows<finished_columns>(mine, tile, tile.column + begin, of_columns + begin, output, shape, epilogue);
+            finish_windows<finished_columns>(mine, tile, tile.column + begin, of_columns + begin, crossing, output, shape,
+                                             epilogue);
         }
     }
 }
@@ -378,6 +460,7 @@ __device__ __forceinline__ void im2col_by_block(const TensorMap& x, const Tensor
         begin_launch();
         let_next_begin();
         __shared__ Channel of_columns[2][product_columns];  // Of one tile while the last is finished.
+        __shared__ CrossingSums crossing;
         const long long first = blockIdx.x / im2col_cluster, clusters = gridDim.x / im2col_cluster;
         const long long tiles = WindowTile(first, shape, rank).count(shape);
         Im2colPosition position;
@@ -385,7 +468,8 @@ __device__ __forceinline__ void im2col_by_block(const TensorMap& x, const Tensor
             int turn = 0;
             for (long long number = first; number < tiles; number += clusters) {
                 const WindowTile tile(number, shape, rank);
-                multiply_windows(swizzled, full, empty, position, of_columns[turn], tile, output, shape, rank, epilogue);
+                multiply_windows(swizzled, full, empty, position, of_columns[turn], crossing, tile, output, shape, rank,
+                                 epilogue);
                 turn ^= 1;
             }
         } else {
