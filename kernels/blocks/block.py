@@ -86,6 +86,7 @@ class Kind(enum.StrEnum):
     LAYER = "other_layers"
 
 
+_FAST_MATH = "fast_math"
 _NAMED = (Kind.SCALAR, Kind.PER_FEATURE, Kind.PER_ROW, Kind.PER_CHANNEL, Kind.PER_TENSOR, Kind.LAYER)
 
 
@@ -150,15 +151,22 @@ class Passes:
         Raises:
             KernelFolderError: the passes' source cannot be read.
         """
-        known = {one.name for one in design.space.tunables}
+        space, block = design.space, design.source
+        more = [one for one in self.space.tunables if one.name not in {known.name for known in space.tunables}]
+        needs = [one for one in self.space.constraints if one.name not in {known.name for known in space.constraints}]
+        rounding = space.rounding
+        if any(one.name == _FAST_MATH for one in more):
+            block = block.removeprefix(fast_math_line(()))
+            rounding = (*rounding, _FAST_MATH) if rounding else ()
         source = read_text(file.with_name(f"{file.parent.name}.cu"))
         return replace(
             design,
-            source=f"{design.source}\n{source}",
+            source=f"{block}\n{source}",
             space=replace(
-                design.space,
-                tunables=(*design.space.tunables, *(one for one in self.space.tunables if one.name not in known)),
-                constraints=(*design.space.constraints, *self.space.constraints),
+                space,
+                tunables=(*space.tunables, *more),
+                constraints=(*space.constraints, *needs),
+                rounding=rounding,
             ),
             modes=tuple(dict.fromkeys((*design.modes, *self.modes))),
             compiled_axes=(*design.compiled_axes, *self.sizes),
@@ -353,7 +361,7 @@ def fast_math_tunables(texts: Iterable[str]) -> tuple[tuple[Tunable, ...], tuple
     if not has_fast_form(texts):
         return (), ()
     constraint = Constraint("fast_math_is_not_for_float64", _is_precise_enough)
-    return (Tunable("fast_math", (False, True)),), (constraint,)
+    return (Tunable(_FAST_MATH, (False, True)),), (constraint,)
 
 
 def _is_precise_enough(fast_math: bool, problem: Problem) -> bool:

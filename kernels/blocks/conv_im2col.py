@@ -26,7 +26,7 @@ _FILTERS_OF_MAP = 32
 _CHANNELS_OF_PITCH = 8
 IM2COL_THREADS = 288
 _STATIC_BYTES = 12288
-"""Bytes of shared memory beside the pipeline's, at most: what the tile's channels have, and sums on their way to memory."""
+"""Bytes of shared memory beside the pipeline's, at most: what channels have, and sums on their way."""
 _SHARED_BYTES = 227 << 10
 """A multiprocessor of Hopper has so much shared memory for its blocks."""
 _RESIDENT = {64: 3, 128: 2}

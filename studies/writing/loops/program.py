@@ -366,7 +366,7 @@ def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:
     """Return the CUDA source of programs, in which each entry point is of one of them.
 
     Args:
-        is_alone: whether nothing stands before it that knows `fast_math`.
+        is_alone: whether nothing stands before it, which would know `fast_math`.
     """
     passes = [one for program in programs for one in program.passes]
     if not passes:

@@ -301,8 +301,7 @@ def _written(
     declared += [f"indices={_listed(indices)},"] if indices else []
     declared += [f"modes={_listed(modes)},"] if len(modes) > 1 else []
     declared.append(f"dtypes={_listed(dtypes)},")
-    fast = ["loops.fast_math(),"] if has_fast_form([one.text for one in passes]) else []
-    parts = [*fast, *_parts(passes, [*programs.values()], is_alone=True)]
+    parts = _parts(passes, [*programs.values()], is_alone=True)
     body, ready = _body(programs), _ready([*programs.values()])
     text = _MODEL.format(
         name=name,
@@ -353,7 +352,8 @@ def _parts(passes: Sequence[Pass], programs: Sequence[Program], is_alone: bool) 
     """The parts of the space of passes, whose choices multiply with those of a block in front of them."""
     rows = [one for one in passes if one.reduced is not None]
     freely = "" if is_alone and len(rows) <= _FREE else ", freely=False"
-    lines = ["loops.vectors(),"] if any(one.innermost is not None for one in passes) else []
+    lines = ["loops.fast_math(),"] if has_fast_form([one.text for one in passes]) else []
+    lines += ["loops.vectors(),"] if any(one.innermost is not None for one in passes) else []
     lines += ["loops.over_elements(),"] if len(rows) < len(passes) else []
     lines += ["loops.products(),"] if any(program.products for program in programs) else []
     for one in rows:
