@@ -23,6 +23,7 @@ IM2COL, IM2COL_PARTS = "im2col", "im2col_parts"
 
 _TILE_PIXELS = 128
 _FILTERS_OF_MAP = 32
+_COLUMN_RUN = 8
 _CHANNELS_OF_PITCH = 8
 IM2COL_THREADS = 288
 _STATIC_BYTES = 12288
@@ -231,9 +232,11 @@ def _columns_have_filters(convolution: str, product_columns: int, problem: Probl
 
 
 def _has_phases(convolution: str, problem: Problem) -> bool:
-    """Return whether the phases along the width may be columns: threads write eight neighbouring ones."""
+    """Return whether the phases along the width may be columns, of which threads have eight; of pixels, all of some."""
     geometry = geometry_of_axes(problem.axes)
-    return is_im2col(convolution) and geometry.transposed and geometry.stride[-1] in (2, 4)
+    stride = geometry.stride[-1]
+    fits = 1 < stride <= _COLUMN_RUN and (problem.options["output"] == "nchw" or _COLUMN_RUN % stride == 0)
+    return is_im2col(convolution) and geometry.transposed and fits
 
 
 def reads_halves(problem: Problem, device: Device) -> bool:

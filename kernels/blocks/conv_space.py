@@ -112,17 +112,18 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
         ),
         Constraint("im2col_takes_channels_last", _takes_layout),
     )
-    # The gate refuses TF32's where the reference does not round, whatever it may do. `direct` takes few channels alone.
-    # The last two are eager's own call before passes of ours: without TF32 cuDNN may choose another algorithm.
+    # The gate refuses TF32's where the reference does not round, whatever it may do, as with few channels: what rounds
+    # nothing there comes first. The last two are eager's own call before passes of ours: without TF32 cuDNN may choose
+    # another algorithm.
     divided: Mapping[str, Value] = {"convolution": IM2COL, "product_columns": 128}
     starts: list[Mapping[str, Value]] = [{**divided, "product_slices": slices} for slices in (8, 4, 3, 2)]
-    # With three stages there are two blocks a multiprocessor, of which one writes.
-    starts += [{"convolution": IM2COL, "product_stages": stages} for stages in (3, 6)]
-    starts += [{"convolution": way} for way in (IM2COL, IMPLICIT)]
-    # Their registers are too many for a second block of 256 threads.
+    starts.append({"convolution": IMPLICIT_PARTS})
+    # Registers of several filters are too many for a second block of 256 threads.
     several: Mapping[str, Value] = {"convolution": "direct", "direct_filters": 8, "direct_block_size": 128}
     starts += [{**several, "direct_rows": rows} for rows in (10, 8)]
-    starts += [{"convolution": way} for way in (IMPLICIT_PARTS, IM2COL_PARTS, "direct")]
+    # With three stages there are two blocks a multiprocessor, of which one writes.
+    starts += [{"convolution": IM2COL, "product_stages": stages} for stages in (3, 6)]
+    starts += [{"convolution": way} for way in (IM2COL, IMPLICIT, IM2COL_PARTS, "direct")]
     starts += [{"convolution": way, "convolution_layout": "nchw"} for way in ("tf32", "strict")]
     rounding = tuple(one.name for one in tunables if one.name in _ROUNDING)
     return SearchSpace(tunables, (*conditions, *needs), tuple(starts), rounding)

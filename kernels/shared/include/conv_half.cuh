@@ -94,7 +94,9 @@ constexpr int copied_channels = channels_of_copies(channels_of_window);
 constexpr long long channels_of_place = rounded_up(channels_of_window, copied_channels);  // In a filter's row.
 // Of a transposed convolution, outputs that are neighbours along the width may be columns of one product: each filter has as
 // many rows as the stride, over all pixels that any of these outputs sees, with zeros for those that it does not.
-constexpr bool phases_are_columns = im2col && transposed && phase_columns && (stride_width == 2 || stride_width == 4);
+constexpr int column_run = 8;  // A thread's neighbouring columns.
+constexpr bool phases_are_columns = im2col && transposed && phase_columns && stride_width > 1 && stride_width <= column_run &&
+                                    (!output_last || column_run % stride_width == 0);
 constexpr long long columns_of_filter = phases_are_columns ? stride_width : 1;
 // The first pixel that a place of the window's row sees, of the outputs of its phase.
 __device__ constexpr long long pixel_seen(long long place) {

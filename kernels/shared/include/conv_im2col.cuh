@@ -232,7 +232,7 @@ struct PlaceOfPixel {
 
 // A warp's 16 pixels have of 32 columns, in a tile's order: a thread two pixels, its first and the one 8 below, and eight
 // neighbouring columns, which are filters, each at as many outputs along the width as it has columns.
-constexpr int warp_pixels = 16, column_run = 8;
+constexpr int warp_pixels = 16;
 
 // To channels-last outputs, whose neighbours in memory a thread has.
 template <int columns>
@@ -288,23 +288,26 @@ template <int columns>
 __device__ __forceinline__ void finish_planes(const float (&sum)[columns / 2], const WindowTile& tile, long long first_column,
                                               const Channel* of_columns, CrossingSums& crossing, scalar_t* __restrict__ output,
                                               const ShapeOfSides& shape, const Epilogue& epilogue) {
-    constexpr int along = columns_of_filter, outputs = warp_pixels * along;  // Neighbours, unless a row ends among them.
-    constexpr int places = outputs > 32 ? outputs / 32 : 1;                  // Of a lane.
-    constexpr int turn = column_run / 2;                                     // Columns of a thread that cross at a time.
+    constexpr int turn = column_run / 2;  // Columns of a thread that cross at a time.
+    // Lanes have so many columns of a pixel side by side, which are neighbours in memory where they are of one filter.
+    constexpr int along = columns_of_filter, run = turn % along == 0 ? along : turn, outputs = warp_pixels * run;
+    constexpr int places = outputs > 32 ? outputs / 32 : 1;  // Of a lane: its pixels.
+    // Registers have no more values at a time, but what is read of memory has to be under way together.
+    constexpr int at_once = element_tensors > 0 ? 8 : im2col_blocks > 2 ? places : 2;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const long long filters_of_group = shape.out_channels / groups, pixels = tile.out.pixels();
     const long long first_filter = tile.group * filters_of_group + first_column / along;
     const long long columns_left = filters_of_group * along - first_column;
     const int left = columns_left < columns ? static_cast<int>(columns_left) : columns;
+    const int behind = turn % along == 0 ? 0 : static_cast<int>(first_column % along);  // The first column in its filter.
     auto& own = crossing[warp];
-    bool exists[places];
+    int outputs_left[places];
     long long place[places];
 #pragma unroll
     for (int k = 0; k < places; ++k) {
-        const int of_warp = (k * 32 + lane) % outputs;
-        const PlaceOfPixel at(tile, tile.pixel + warp * warp_pixels + of_warp / along);
-        exists[k] = at.exists && of_warp % along < at.outputs_left;
-        place[k] = offset_of(at.sample, first_filter, at.pixel + of_warp % along, shape.out_channels, pixels, false);
+        const PlaceOfPixel at(tile, tile.pixel + warp * warp_pixels + (k * 32 + lane) % outputs / run);
+        outputs_left[k] = at.exists ? at.outputs_left : 0;
+        place[k] = offset_of(at.sample, first_filter, at.pixel, shape.out_channels, pixels, false);
     }
 #pragma unroll
     for (int begin = 0; begin < columns; begin += crossing_columns) {
@@ -322,18 +325,17 @@ __device__ __forceinline__ void finish_planes(const float (&sum)[columns / 2], c
             }
         }
         __syncwarp();
-        // Values that do not exist are made too, and not stored: branches would make one wait for the other. Of more at a
-        // time the registers would be too many, but reads of memory are to be under way together.
-#pragma unroll(element_tensors > 0 ? 8 : 2)
+        // Values that do not exist are made too, and not stored: branches would make one wait for the other.
+#pragma unroll(at_once)
         for (int number = 0; number < crossing_columns * warp_pixels / 32; ++number) {
             const int of_warp = (number * 32 + lane) % outputs;
-            const int column = (number * 32 + lane) / outputs * along + of_warp % along;
-            const int of_tile = map + column / turn * column_run + first + column % turn;
-            const long long to = place[number % places] + of_tile / along * pixels;
-            const bool is_there = exists[number % places] && of_tile < left;
+            const int column = (number * 32 + lane) / outputs * run + of_warp % run;
+            const int of_tile = map + column / turn * column_run + first + column % turn, of_filter = of_tile + behind;
+            const long long to = place[number % places] + of_filter / along * pixels + of_filter % along;
+            const bool is_there = of_filter % along < outputs_left[number % places] && of_tile < left;
             const Channel& channel = of_columns[of_tile];
             const Element element = is_there ? epilogue.at(to) : Element{};
-            const scalar_t value = scalar_t(epilogue(own[column][of_warp / along] * channel.scale, channel, element));
+            const scalar_t value = scalar_t(epilogue(own[column][of_warp / run] * channel.scale, channel, element));
             if (is_there) {
                 output[to] = value;
             }
