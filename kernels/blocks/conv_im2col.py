@@ -24,6 +24,8 @@ IM2COL, IM2COL_PARTS = "im2col", "im2col_parts"
 _TILE_PIXELS = 128
 _FILTERS_OF_MAP = 32
 _COLUMN_RUN = 8
+_LEAST_COPY, _LEAST_COLUMNS = 16, 16
+"""Channels of a copy at least, and columns of a group whose channels are half of that."""
 _CHANNELS_OF_PITCH = 8
 IM2COL_THREADS = 288
 _STATIC_BYTES = 12288
@@ -157,18 +159,29 @@ def _copied_channels(axes: Mapping[str, int]) -> int:
 
 
 def _copy_engine_reads(convolution: str, problem: Problem) -> bool:
-    """Return whether pixels begin at multiples of 16 bytes, copies hold one group, and windows are within reach."""
+    """Return whether pixels begin at multiples of 16 bytes, copies are of one group, and windows are within reach."""
     if not is_im2col(convolution):
         return True
     axes, sides = problem.axes, _windows(_axes_of(problem))
     least, most = _CORNERS[len(sides)]
-    groups = axes.get("groups", 1)
     # Images that a pass lays out anew may have any number of channels.
     whole = axes["in_channels"] % _CHANNELS_OF_PITCH == 0 or problem.options["input"] == "nchw"
-    whole = whole and (groups == 1 or axes["in_channels"] // groups % 16 == 0)
+    whole = whole and _copies_are_of_one_group(convolution, problem)
     begins = [begin for side in sides for begin in (side.lower, side.upper)]
     reaches = all(side.reach <= most - least and side.step <= _MOST_STEPS for side in sides)
     return whole and reaches and least <= min(begins) and max(begins) <= most
+
+
+def _copies_are_of_one_group(convolution: str, problem: Problem) -> bool:
+    """Return whether groups have whole copies of channels, or enough columns for half of one.
+
+    The other half is the next group's, multiplied by zeros: what is not finite is only repaired in single precision.
+    """
+    axes = problem.axes
+    groups = axes.get("groups", 1)
+    channels, columns = axes["in_channels"] // groups, _columns_of_group(axes, _has_phases(convolution, problem))
+    is_half = channels == _LEAST_COPY // 2 and columns >= _LEAST_COLUMNS and problem.item_bytes == 4
+    return groups == 1 or channels % _LEAST_COPY == 0 or is_half
 
 
 def _shared_bytes(product_columns: int, product_stages: int) -> int:
@@ -232,7 +245,10 @@ def _columns_have_filters(convolution: str, product_columns: int, problem: Probl
 
 
 def _has_phases(convolution: str, problem: Problem) -> bool:
-    """Return whether the phases along the width may be columns, of which threads have eight; of pixels, all of some."""
+    """Return whether the phases along the width may be columns.
+
+    Channels-last a thread writes its eight columns, which are whole filters then; to planes a warp's lanes write.
+    """
     geometry = geometry_of_axes(problem.axes)
     stride = geometry.stride[-1]
     fits = 1 < stride <= _COLUMN_RUN and (problem.options["output"] == "nchw" or _COLUMN_RUN % stride == 0)

@@ -144,9 +144,7 @@ def test_layers_with_other_sides_and_transposed_ones(cuda: Device, name: str) ->
     each = ("strict", "tf32", "im2col", "im2col_parts", "implicit_gemm", "implicit_parts", "direct")
     for given in ("nchw", "channels_last")[: 1 + (x.dim() > 3)]:
         x = x.contiguous(memory_format=memory_format(given, x.dim()))
-        # Groups of eight channels are no rows of the copy engine's.
-        sure = each[:-5] if options.get("groups") == 4 else each[:-4]
-        require_right(reference, tuned, cuda, x, each, sure=sure)
+        require_right(reference, tuned, cuda, x, each, sure=each[:-4])
 
 
 # Filters of a tile, blocks that share them, blocks that share the sum; then channels, filters and a layer.

@@ -5,8 +5,8 @@
 // common is read once; lanes stand side by side along what is contiguous in the output. Neighbouring windows meet in the
 // first cache.
 //
-// Where a group has several filters, a thread has `direct_filters` of them, and one column: what it reads of
-// the images counts for all of its filters, which shared memory has. Then arithmetic bounds it, in full precision.
+// Where a group has several filters, a thread has `direct_filters` of them, and one column: what it reads of the images counts
+// for all of its filters, which shared memory has. Then arithmetic bounds it, in full precision.
 #pragma once
 
 constexpr bool direct = convolution == convolution_t::direct;

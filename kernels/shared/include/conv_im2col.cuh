@@ -3,8 +3,9 @@
 //
 // The images are there in a half type, channels-last. A tile is 128 pixels of the output by `product_columns` filters of a
 // group, summed over the places of the window, and at each over the channels; a stage of the pipeline has 64 products of that
-// sum, in copies of so many channels as the group's are a multiple of. Outside of the images the copy engine finds zeros, and
-// behind the last channel, which is what fills the last stage up. One warp brings, two warpgroups multiply 64 pixels each.
+// sum, in copies of so many channels as the group's are a multiple of, or twice as many, of which zeros multiply half. Outside
+// of the images the copy engine finds zeros, and behind the last channel, which is what fills the last stage up. One warp
+// brings, two warpgroups multiply 64 pixels each.
 //
 // Few channels are folded: the places of a row of the window and their channels count as the channels of one place.
 //
@@ -230,8 +231,8 @@ struct PlaceOfPixel {
     }
 };
 
-// A warp's 16 pixels have of 32 columns, in a tile's order: a thread two pixels, its first and the one 8 below, and eight
-// neighbouring columns, which are filters, each at as many outputs along the width as it has columns.
+// A warp has 16 pixels. Of each 32 columns a thread has eight neighbours, at two pixels, its first and the one 8 below: filters,
+// each at as many outputs along the width as it has columns.
 constexpr int warp_pixels = 16;
 
 // To channels-last outputs, whose neighbours in memory a thread has.

@@ -485,8 +485,9 @@ def test_what_goes_by_no_implicit_product() -> None:
         found = ways(geometry)
         assert "tf32" in found and "implicit_gemm" not in found, geometry
         assert ("fp16" in found) == ("im2col" not in found), geometry
-    # Copies of the copy engine hold 16 channels of one group.
+    # Copies of the copy engine hold 16 channels of one group, or eight where it has columns enough.
     assert "im2col" in ways("strided", 3) and "im2col" not in ways("groups", 8)
+    assert "im2col" in ways("groups", 32, 64) and "im2col" not in ways("groups", 32, 60)
     assert "im2col" in ways("groups", 64) and "im2col" not in ways("groups", 96 - 4)
     assert "im2col" in ways("plain", filters=2) and "im2col_parts" in ways("plain", filters=1)
     assert "im2col" not in ways("plain", filters=1)
