@@ -154,9 +154,10 @@ class Passes:
         space, block = design.space, design.source
         more = [one for one in self.space.tunables if one.name not in {known.name for known in space.tunables}]
         needs = [one for one in self.space.constraints if one.name not in {known.name for known in space.constraints}]
-        rounding = space.rounding
+        starts, rounding = space.starts, space.rounding
         if any(one.name == _FAST_MATH for one in more):
             block = block.removeprefix(fast_math_line(()))
+            starts = (*starts, *({**start, _FAST_MATH: True} for start in starts))
             rounding = (*rounding, _FAST_MATH) if rounding else ()
         source = read_text(file.with_name(f"{file.parent.name}.cu"))
         return replace(
@@ -166,6 +167,7 @@ class Passes:
                 space,
                 tunables=(*space.tunables, *more),
                 constraints=(*space.constraints, *needs),
+                starts=starts,
                 rounding=rounding,
             ),
             modes=tuple(dict.fromkeys((*design.modes, *self.modes))),

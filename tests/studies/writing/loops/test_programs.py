@@ -161,6 +161,13 @@ def test_few_long_rows_are_reduced_by_several_blocks_each_before_their_elements_
     assert len(program_of(Case(Called(centred), {"x": torch.randn(16, 16)}), "short").passes) == 1
 
 
+def test_many_rows_that_are_read_several_times_have_lanes_that_keep_them() -> None:
+    x = torch.empty(2, 100, 260, 260)
+    for function, lanes in ((lambda x: torch.softmax(x, 1), 4), (lambda x: x.sum(1), 1)):
+        (one,) = program_of(Case(Called(function), {"x": x}), "rows").passes
+        assert one.lanes == lanes and one.rows * one.lanes == 256
+
+
 def test_several_results_are_returned_in_their_form(tmp_path: Path) -> None:
     torch.manual_seed(0)
     case = Case(

@@ -179,6 +179,28 @@ def pinned(model: Any, *inputs: Any) -> None:
     model.pin(build_plan(model.kernel, configuration, served, device, compiler_for(device)))
 
 
+@pytest.mark.parametrize(
+    ("made", "inputs"),
+    [("nn.Conv2d(4, 8, 3)", "torch.randn(2, 4, 6, 7)"), ("nn.Linear(16, 8)", "torch.randn(5, 16)")],
+    ids=["convolution", "product"],
+)
+def test_passes_behind_a_layer_that_knows_no_fast_functions_may_take_them(
+    made: str, inputs: str, tmp_path: Path
+) -> None:
+    forward = "return torch.softmax(self.first(x), 1).cumsum(-1)"
+    file = problem(tmp_path, forward, f"self.first = {made}", inputs=inputs)
+    assert tunebench.new(tmp_path / "mine", problem=file).block.endswith("and passes")
+    model, x = import_model(str(tmp_path / "mine"))(0.25).eval(), eval(inputs)
+    space, device = model.kernel.space, find_device("cpu")
+    assert "fast_math" in space.rounding and space.starts[-1]["fast_math"] is True
+    served = model.problem(x)
+    for fast in (False, True):
+        chosen = space.choose({"fast_math": fast}, served, device)
+        model.pin(build_plan(model.kernel, chosen, served, device, compiler_for(device)))
+        with torch.no_grad():
+            torch.testing.assert_close(model(x), model.reference_forward(x))
+
+
 @pytest.mark.slow
 def test_passes_behind_a_convolution_are_drop_ins_where_statistics_move(tmp_path: Path) -> None:
     made = "self.conv = nn.Conv2d(6, 8, 3, padding=1); self.bn = nn.BatchNorm2d(8)"
