@@ -166,7 +166,7 @@ TILES = [
     # Neighbours along the width are columns of one product.
     ((128, 1, 1), (24, 40, nn.ConvTranspose2d, {"kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1})),
     ((64, 2, 1), (32, 48, nn.ConvTranspose3d, {"kernel_size": 4, "stride": 2, "padding": 1, "groups": 2})),
-    ((128, 1, 1), (32, 64, nn.ConvTranspose2d, {"kernel_size": 3, "stride": 5, "padding": 1, "dilation": 2})),
+    ((64, 1, 1), (32, 64, nn.ConvTranspose2d, {"kernel_size": 3, "stride": 5, "padding": 1, "dilation": 2})),
     ((64, 1, 1), (16, 33, nn.ConvTranspose1d, {"kernel_size": 16, "stride": 8, "padding": 4})),
     ((128, 1, 2), (64, 99, nn.ConvTranspose2d, {"kernel_size": (2, 7), "stride": (2, 7)})),
     ((160, 1, 1), (48, 36, nn.ConvTranspose2d, {"kernel_size": (2, 5), "stride": (1, 4), "padding": (0, 2)})),
