@@ -157,7 +157,7 @@ class Passes:
         starts, rounding = space.starts, space.rounding
         if any(one.name == _FAST_MATH for one in more):
             block = block.removeprefix(fast_math_line(()))
-            # As exact as what torch.compile makes, they come first; where they are too far off, each start without them.
+            # They are as exact as what torch.compile makes: a study begins with them, and goes on without.
             starts = (*({**start, _FAST_MATH: True} for start in starts), *starts)
             rounding = (*rounding, _FAST_MATH) if rounding else ()
         source = read_text(file.with_name(f"{file.parent.name}.cu"))
