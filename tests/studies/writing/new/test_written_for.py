@@ -179,6 +179,17 @@ def pinned(model: Any, *inputs: Any) -> None:
     model.pin(build_plan(model.kernel, configuration, served, device, compiler_for(device)))
 
 
+def test_a_name_that_a_block_has_is_the_reason_why_there_is_no_kernel(tmp_path: Path) -> None:
+    file = problem(
+        tmp_path, "return self.layer(x)", "self.layer = nn.Conv2d(4, 8, 3)", inputs="torch.randn(2, 4, 6, 7)"
+    )
+    written = tunebench.new(tmp_path / "mine", problem=file)
+    assert (written.block, written.reason) == (
+        "",
+        "the model's own 'layer' has the name of an attribute of blocks.Conv: rename it",
+    )
+
+
 @pytest.mark.parametrize(
     ("made", "inputs"),
     [("nn.Conv2d(4, 8, 3)", "torch.randn(2, 4, 6, 7)"), ("nn.Linear(16, 8)", "torch.randn(5, 16)")],
