@@ -23,7 +23,7 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.checking import PRELOAD
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.errors import CompilerMissingError
-from tunebench.tuner.isolation import in_order
+from tunebench.tuner.fork_server import in_order
 from tunebench.tuner.result import Stage
 
 TESTS = Path(__file__).parent

@@ -1,35 +1,30 @@
 """The one way to run a function in a process of its own, which the function may crash or hang.
 
-Processes are forked from a server that has imported what they need and never touched a device, so that a new one costs
-no import. A process is asked one thing at a time, and waited for with a deadline.
+It is forked from the server (fork_server.py), asked one thing at a time, and waited for with a deadline.
 """
 
 from __future__ import annotations
 
-import codecs
-import ctypes
 import enum
 import faulthandler
 import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 import traceback
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from tunebench.tuner import server_start
 from tunebench.tuner.errors import TunebenchError, WorkerError
+from tunebench.tuner.first_lines import limit_output
+from tunebench.tuner.fork_server import context, known_server, share_server, start_forkserver, wake_server, without_main
 from tunebench.tuner.scratch import scratch_folder, share_scratch
 from tunebench.tuner.users_code import described
 
@@ -37,17 +32,8 @@ Answer = TypeVar("Answer")
 Listen = Callable[[Any], None]
 """Called with each message that the function sends by `report` before it answers."""
 
-TRACER = "torch._dynamo"
-"""A module that torch imports at its first trace, in seconds. A server that has it spares forks that."""
-
-_FIRST, _LAST = server_start.__name__, "tunebench.tuner.forked"
-"""The modules that a server imports before and after those that it was started for."""
-
-_preload: Sequence[str] = ()
-
-_LONGEST_SOCKET = 107 - len("/listener-12345678")
-"""Bytes of a folder's path in which multiprocessing can make a server's socket."""
-
+_ERRORS = 2
+"""The descriptor of standard error."""
 _REAP_SECONDS = 5.0
 _STOPPED_SECONDS = 0.5
 _TRACE_SECONDS = 0.5
@@ -90,17 +76,6 @@ class LostError(DiedError, WorkerError):
     """It was lost with the machine that it was on."""
 
 
-MOST_LINES = 20
-"""Limit of the lines that are shown of what one process prints."""
-
-PIPE_BYTES = 1 << 16
-_MOST_LETTERS = 20_000
-_ERRORS = 2
-"""The descriptor of standard error."""
-_BY_LINE = 1
-"""C's _IOLBF."""
-
-
 class RaisedError(IsolationError):
     """A function's exception that is none of tunebench's own errors, which come as they are."""
 
@@ -113,91 +88,6 @@ class _Kind(enum.Enum):
     MESSAGE = enum.auto()
     PROGRESS = enum.auto()
     LAST_WORDS = enum.auto()
-
-
-def start_forkserver(preload: Sequence[str] = ()) -> None:
-    """Start the server, importing these modules; where it runs already, nothing happens.
-
-    The sooner, the better: it imports torch while this process does.
-    """
-    if _parent is not None or _shares_server:
-        return
-    global _preload  # noqa: PLW0603 - there is one server, which may have to be started again
-    _preload = preload or _preload
-    multiprocessing.set_forkserver_preload(in_order(_preload))
-    _use_scratch()
-    resource_tracker.ensure_running()  # it unblocks what is blocked here, so that it goes first
-    # Ctrl-C goes to every process of the terminal, and is this one's to answer. What is blocked stays so in the server
-    # and its forks, from their first instruction on.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        with without_main(), server_start.own_server():
-            forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_shares_server = False
-
-
-def share_server() -> None:
-    """Use the server of the process that this one was forked from, from now on."""
-    global _shares_server  # noqa: PLW0603 - there is one server
-    _shares_server = True
-    vars(forkserver._forkserver).update(ensure_running=lambda: None)
-
-
-def in_order(preload: Sequence[str]) -> list[str]:
-    """Return what a server imports: these modules, after the one that begins it and before the one that ends it."""
-    return [_FIRST, *preload, _LAST]
-
-
-def _wake_server() -> None:
-    """Have the server go on, which tells how processes end: a file without a box may have stopped it."""
-    if (server := vars(forkserver._forkserver).get("_forkserver_pid")) is not None:
-        with suppress(ProcessLookupError):
-            os.kill(server, signal.SIGCONT)
-
-
-def _use_scratch() -> None:
-    """Have multiprocessing keep its socket in this process's scratch folder: its own would outlive a kill.
-
-    Raises:
-        DiskFullError: there is no room for the folder.
-    """
-    known = vars(multiprocessing.current_process())["_config"]
-    if known.get("tempdir") is None and len(os.fsencode(folder := scratch_folder())) <= _LONGEST_SOCKET:
-        known["tempdir"] = str(folder)
-
-
-_without_main = threading.RLock()
-"""Serialises the temporary change of `__main__`, so that concurrent starts restore the right value."""
-
-
-@contextmanager
-def without_main() -> Iterator[None]:
-    """Keep multiprocessing from running the user's script again in every process: all that runs there is a module's."""
-    with _without_main:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-
-
-def _begin_in_fork() -> None:
-    """Make a new lock in a forked process, where no thread is left to release the old one."""
-    global _without_main  # noqa: PLW0603 - a thread of the parent may hold it
-    _without_main = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_begin_in_fork)
-
-
-def context() -> ForkServerContext:
-    """The multiprocessing context of such processes."""
-    return multiprocessing.get_context("forkserver")
 
 
 def start_process(
@@ -347,7 +237,7 @@ class IsolatedProcess:
             self._process.kill()
             self._process.join(_STOPPED_SECONDS)
             while self._process.exitcode is None:
-                _wake_server()
+                wake_server()
                 self._process.join(_STOPPED_SECONDS)
             self._connection.close()
         if self._trace is not None:
@@ -391,9 +281,6 @@ def is_from_outside(error: BaseException | None) -> bool:
     return isinstance(error, DiedError) and error.from_outside
 
 
-_OF_THE_SERVER = ("_forkserver_address", "_forkserver_authkey")
-
-
 def settings() -> Mapping[str, str]:
     """Return the environment's `TUNEBENCH_` variables; processes elsewhere may have been started under other ones."""
     return {name: value for name, value in os.environ.items() if name.startswith("TUNEBENCH_")}
@@ -406,7 +293,7 @@ class _Home:
     Attributes:
         settings: the server may have been started under others.
         scratch: the folder for temporary files.
-        server: what multiprocessing knows of the server, whose address and key are not part of its interface.
+        server: see `known_server`.
     """
 
     settings: Mapping[str, str]
@@ -416,9 +303,7 @@ class _Home:
     @classmethod
     def here(cls) -> _Home:
         """Return the context of this process."""
-        known = vars(forkserver._forkserver)
-        server: dict[str, object] = {name: known[name] for name in _OF_THE_SERVER if name in known}
-        return cls(settings(), scratch_folder(), server)
+        return cls(settings(), scratch_folder(), known_server())
 
     def move_in(self) -> None:
         """Run as the process that asks does; what this one starts is forked from the same server."""
@@ -426,7 +311,7 @@ class _Home:
             del os.environ[name]
         os.environ.update(self.settings)
         share_scratch(self.scratch)
-        vars(forkserver._forkserver).update(self.server, ensure_running=lambda: None)
+        share_server(self.server)
 
 
 def _send(process: ForkServerProcess, connection: Connection, question: object) -> None:
@@ -512,53 +397,6 @@ def _serve(connection: Connection, home: _Home, trace: Connection) -> NoReturn:
             _answer(connection)
     except (EOFError, OSError):
         os._exit(1)  # the parent is gone, or wants no more answers
-
-
-def limit_output() -> None:
-    """Let the first lines through that are printed here, to standard error: a kernel's printf comes with every call."""
-    print_by_line()
-    reading, writing = os.pipe()
-    os.dup2(writing, 1)
-    os.close(writing)
-    threading.Thread(target=_pass_on, args=(reading,), daemon=True).start()
-
-
-def print_by_line() -> None:
-    """Have C's standard output hold no more than a line: a process may end without a word."""
-    libc = ctypes.CDLL(None)
-    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _BY_LINE, 0)
-
-
-class FirstLines:
-    """Passes the first lines of what is printed on to standard error, without what controls a terminal."""
-
-    def __init__(self) -> None:
-        self._lines = self._letters = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def take(self, printed: bytes) -> None:
-        """Pass on as much of this as may still be shown."""
-        if self._is_full:
-            return
-        shown = ""
-        for letter in self._decoder.decode(printed):
-            self._lines += letter == "\n"
-            self._letters += 1
-            shown += letter if letter.isprintable() or letter in "\t\n" else "?"
-            if self._is_full:
-                shown = shown.removesuffix("\n") + "\n(no more of what is printed here is shown)\n"
-                break
-        os.write(2, shown.encode())
-
-    @property
-    def _is_full(self) -> bool:
-        return self._lines >= MOST_LINES or self._letters >= _MOST_LETTERS
-
-
-def _pass_on(reading: int) -> None:
-    lines = FirstLines()
-    while printed := os.read(reading, PIPE_BYTES):
-        lines.take(printed)
 
 
 def _answer(connection: Connection) -> None:

@@ -19,7 +19,8 @@ from tunebench.kernels.runtime.installed import import_installed, installed_name
 from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.errors import KernelFolderError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named, require_regular
-from tunebench.tuner.isolation import is_watched, start_forkserver
+from tunebench.tuner.fork_server import start_forkserver
+from tunebench.tuner.isolation import is_watched
 from tunebench.tuner.users_code import MODEL_FILE, users_code
 from tunebench.tuner.watched import watched
 

@@ -83,7 +83,7 @@ def _begin(arguments: Sequence[str]) -> None:
     package = _WITH_WORKERS.get(arguments[0]) if arguments and "--help" not in arguments else None
     if package is not None and not is_closed:
         from tunebench.tuner.errors import TunebenchError
-        from tunebench.tuner.isolation import start_forkserver
+        from tunebench.tuner.fork_server import start_forkserver
 
         with suppress(TunebenchError, OSError):
             start_forkserver(import_module(package).PRELOAD)

@@ -27,10 +27,11 @@ from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, TunebenchError, UnknownNameError, UserError
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.gate.oracle import Oracle
 from tunebench.tuner.gate.tolerance import REFERENCE_MULTIPLE
 from tunebench.tuner.gate.values import Values
-from tunebench.tuner.isolation import run_isolated, start_forkserver
+from tunebench.tuner.isolation import run_isolated
 from tunebench.tuner.kernel import Kernel, Mode, Plan, prepare_model
 from tunebench.tuner.problem import Accuracy, Problem, Work
 from tunebench.tuner.reference import Reference

@@ -26,9 +26,10 @@ from tunebench.studies.checking.submissions import TextFile, is_submission
 from tunebench.tuner.device import any_gpu, find_device
 from tunebench.tuner.errors import InternalError, KernelFolderError, TunebenchError, UnknownNameError, UserError
 from tunebench.tuner.files import path_named, read_text
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.refusal import Claim, Question, Refusal
-from tunebench.tuner.isolation import IsolatedProcess, IsolationError, RaisedError, start_forkserver
+from tunebench.tuner.isolation import IsolatedProcess, IsolationError, RaisedError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Stage, Verdict
 from tunebench.tuner.settings import require_settings, settings_here

@@ -25,9 +25,10 @@ from tunebench.tuner.device import find_device
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import CompileError, UserError, WorkerError
 from tunebench.tuner.files import path_named
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.boundary.sandbox import SandboxError
-from tunebench.tuner.isolation import DeathError, run_isolated, start_forkserver
+from tunebench.tuner.isolation import DeathError, run_isolated
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.reference import require_dtype

@@ -23,8 +23,9 @@ from tunebench.tuner.cache_folder import default_cache_folder
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import CompileError, DatabaseError, DatabaseMissingError, KernelFolderError, UserError
 from tunebench.tuner.files import require_regular
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.isolation import report, start_forkserver
+from tunebench.tuner.isolation import report
 from tunebench.tuner.kernel import differing_entries
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.users_code import UsersCodeError, described

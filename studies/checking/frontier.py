@@ -35,8 +35,9 @@ from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.environment import Environment, current_environment
 from tunebench.tuner.errors import CompileError, LaunchError, UserError
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.gate.accuracy import Wrong
-from tunebench.tuner.isolation import run_isolated, start_forkserver
+from tunebench.tuner.isolation import run_isolated
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy, Problem
 from tunebench.tuner.result import Measurement, TrialResult, TrialStatus

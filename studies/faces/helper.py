@@ -311,7 +311,7 @@ class _Helper:
         except (OSError, ValueError, TypeError, struct.error):
             connection.close()
             return
-        from tunebench.tuner.isolation import start_forkserver
+        from tunebench.tuner.fork_server import start_forkserver
 
         start_forkserver()  # where somebody has ended it
         signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # until the command answers them
@@ -373,7 +373,7 @@ def _run(run_here: RunHere, request: _Request, streams: Sequence[int], sockets: 
         os.environ.update(request.environment)
         os.chdir(request.folder)
         sys.argv[:], sys.path[:] = request.arguments, request.path
-        from tunebench.tuner.isolation import share_server
+        from tunebench.tuner.fork_server import share_server
 
         share_server()
         code = run_here(_answer_signals)
@@ -417,7 +417,8 @@ def main(place: str, seconds: float, run_here: RunHere) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from tunebench.studies import checking, tuning
-    from tunebench.tuner.isolation import TRACER, run_isolated, start_forkserver
+    from tunebench.tuner.fork_server import TRACER, start_forkserver
+    from tunebench.tuner.isolation import run_isolated
 
     start_forkserver([*checking.PRELOAD, *tuning.PRELOAD, TRACER])
     for module in _LOADED:

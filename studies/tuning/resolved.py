@@ -21,9 +21,10 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_devices
 from tunebench.tuner.errors import UserError
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.sources import Source
-from tunebench.tuner.isolation import is_watched, start_forkserver
+from tunebench.tuner.isolation import is_watched
 from tunebench.tuner.kernel import Kernel, Mode, ModelFactory
 from tunebench.tuner.problem import Accuracy, Objective, Problem
 from tunebench.tuner.reference import Reference

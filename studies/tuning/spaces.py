@@ -16,7 +16,7 @@ from tunebench.studies.tuning.resolved import resolve
 from tunebench.studies.tuning.study_file import StudyRequest
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.errors import KernelFolderError, UserError
-from tunebench.tuner.isolation import start_forkserver
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode, TunableModel, prepare_model
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.settings import under

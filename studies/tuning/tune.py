@@ -24,9 +24,9 @@ from tunebench.tuner.compile.for_gpu import refusal_for_gpu
 from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.errors import CompilerMissingError, DiskFullError, UserError
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.gate.boundary.spec import Files
 from tunebench.tuner.gate.exemptions import Exemptions
-from tunebench.tuner.isolation import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import Problem, told_apart
 from tunebench.tuner.search.sampler import PoolSampler

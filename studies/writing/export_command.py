@@ -21,7 +21,7 @@ from tunebench.studies.writing.ship import result_of
 from tunebench.tuner.device import DeviceKind, find_device, is_gpu
 from tunebench.tuner.errors import DatabaseMissingError, UserError, member_of
 from tunebench.tuner.files import require_writable, whole_file
-from tunebench.tuner.isolation import start_forkserver
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.kernel import Kernel, Mode
 from tunebench.tuner.problem import CALL_OPTION, Problem, told_apart
 from tunebench.tuner.result import CacheRegime, TrialStatus

@@ -27,7 +27,8 @@ from tests.benchmarks.in_time import Stopwatch, ended_after
 from tunebench.tuner.cores import driving_cores
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.device_lock import alone_on
-from tunebench.tuner.isolation import IsolatedProcess, start_forkserver
+from tunebench.tuner.fork_server import start_forkserver
+from tunebench.tuner.isolation import IsolatedProcess
 from tunebench.tuner.timing.statistics import speedup
 
 WITHIN = 0.01

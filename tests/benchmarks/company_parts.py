@@ -23,7 +23,7 @@ from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.cores import kept_to
 from tunebench.tuner.device import any_gpu, find_device
 from tunebench.tuner.errors import CompileError
-from tunebench.tuner.isolation import context, without_main
+from tunebench.tuner.fork_server import context, without_main
 from tunebench.tuner.kernel import ModelFactory
 from tunebench.tuner.study.subject import Subject
 from tunebench.tuner.timing.measure import Call, Control, clocks_for, measure_steadily, pick_clock

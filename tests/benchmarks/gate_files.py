@@ -37,10 +37,10 @@ from tests.gate_files.known_disagreements import KNOWN_DISAGREEMENTS
 import tunebench
 from tunebench.studies.checking import PRELOAD
 from tunebench.tuner.errors import UserError
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.gate.boundary.box import Box
 from tunebench.tuner.gate.draw import Draw
 from tunebench.tuner.gate.refusal import Claim
-from tunebench.tuner.isolation import start_forkserver
 
 _SECONDS = 240.0
 _SECONDS_OF_A_HANG = 15.0

@@ -13,7 +13,7 @@ from sample_results import ENVIRONMENT, STUDY, configuration, correct
 from tunebench.db.connection.database import Database, open_database
 from tunebench.db.entries.study_log import StudyLog, open_study
 from tunebench.db.queries.trials import count_rows
-from tunebench.tuner.isolation import context, start_forkserver
+from tunebench.tuner.fork_server import context, start_forkserver
 
 
 class DatabaseProcess:

@@ -14,7 +14,8 @@ from tunebench.tuner.bytecode import keep_bytecode
 keep_bytecode("a_package")
 import a_package
 print(sys.pycache_prefix or "", sys.dont_write_bytecode)
-from tunebench.tuner.isolation import run_isolated, start_forkserver
+from tunebench.tuner.fork_server import start_forkserver
+from tunebench.tuner.isolation import run_isolated
 start_forkserver()
 run_isolated(60.0, exec, "import another_package")
 """

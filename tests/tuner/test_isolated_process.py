@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from tunebench.tuner.errors import CompileError, UnknownNameError, WorkerError
+from tunebench.tuner.first_lines import MOST_LINES, FirstLines
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.isolation import (
-    MOST_LINES,
     DiedError,
-    FirstLines,
     HungError,
     IsolatedProcess,
     RaisedError,
@@ -27,7 +27,6 @@ from tunebench.tuner.isolation import (
     leave,
     report,
     run_isolated,
-    start_forkserver,
 )
 from tunebench.tuner.scratch import scratch_folder
 
@@ -263,7 +262,7 @@ def test_what_is_printed_does_not_flood_the_terminal() -> None:
 _KILLED = """
 import os, signal
 from multiprocessing import forkserver
-from tunebench.tuner.isolation import start_forkserver
+from tunebench.tuner.fork_server import start_forkserver
 start_forkserver(["torch._dynamo"])
 print(forkserver._forkserver._forkserver_pid, flush=True)
 signal.pause()
@@ -292,7 +291,8 @@ def test_a_process_has_a_collector_and_leaves_alone_what_its_server_imported() -
 def test_importing_the_tracer_makes_no_folder_of_inductors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    code = "from tunebench.tuner.isolation import run_isolated, start_forkserver\nimport os\n"
+    code = "from tunebench.tuner.fork_server import start_forkserver\n"
+    code += "from tunebench.tuner.isolation import run_isolated\nimport os\n"
     code += "start_forkserver(['torch._dynamo'])\n"
     code += "assert run_isolated(600, os.getenv, 'TORCHINDUCTOR_CACHE_DIR') is None"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

@@ -74,9 +74,7 @@ def test_a_folder_that_is_just_being_made_is_left_alone_for_a_minute(temporary: 
 
 
 def test_the_sockets_of_a_server_that_processes_are_forked_from_go_with_the_folder(temporary: Path) -> None:
-    killed = (
-        "import os; from tunebench.tuner.isolation import start_forkserver; start_forkserver(); os.kill(os.getpid(), 9)"
-    )
+    killed = "import os; from tunebench.tuner.fork_server import start_forkserver as s; s(); os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -signal.SIGKILL
     assert len(list(temporary.iterdir())) == 1
     hold()[0].communicate()

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from tunebench.tuner.fork_server import TRACER
 from tunebench.tuner.gate.changes import CHANGES
 from tunebench.tuner.gate.comparison import real
 from tunebench.tuner.gate.float64 import in_float64, widened
@@ -56,7 +57,6 @@ from tunebench.tuner.gate.truth import (
     under_autocast,
 )
 from tunebench.tuner.gate.values import Values, cloned, mapped, own_part, tensors_in
-from tunebench.tuner.isolation import TRACER
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import seed_generators

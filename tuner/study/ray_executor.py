@@ -27,7 +27,8 @@ from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.device_lock import alone_on
 from tunebench.tuner.errors import CompilerKilledError, DeviceMissingError, TunebenchError, UserError, WorkerError
-from tunebench.tuner.isolation import IsolatedProcess, LostError, asked_again_if_killed, settings, start_forkserver
+from tunebench.tuner.fork_server import start_forkserver
+from tunebench.tuner.isolation import IsolatedProcess, LostError, asked_again_if_killed, settings
 from tunebench.tuner.kernel import Kernel
 from tunebench.tuner.study.evaluate import LocalEvaluator
 from tunebench.tuner.study.executor import Building, Executor

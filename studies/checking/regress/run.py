@@ -24,7 +24,8 @@ from tunebench.studies.request.options import given, make, taking
 from tunebench.studies.tuning.study_file import RegressRequest, StudyRequest, make_request, read_study_file
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import DatabaseMissingError, TunebenchError, UnknownNameError, UserError, first_line
-from tunebench.tuner.isolation import run_isolated, start_forkserver
+from tunebench.tuner.fork_server import start_forkserver
+from tunebench.tuner.isolation import run_isolated
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.reference import require_dtype
 from tunebench.tuner.result import MEANINGFUL, Ratio

@@ -44,7 +44,7 @@ def compare(
     """
     options.require_database(db)
 
-    from tunebench.tuner.isolation import start_forkserver
+    from tunebench.tuner.fork_server import start_forkserver
 
     start_forkserver(["tunebench.studies.checking.compare"])  # it imports torch while this process does
 

@@ -25,7 +25,7 @@ def confirm(
     Nothing more is searched. A study of 'tune --seconds' says what it has not asked.
     """
     from tunebench.studies.tuning import PRELOAD
-    from tunebench.tuner.isolation import start_forkserver
+    from tunebench.tuner.fork_server import start_forkserver
 
     start_forkserver(PRELOAD)  # it imports torch while this process does
 

@@ -25,7 +25,7 @@ def new(
     train mode. Where there is no kernel of all of it, a line says why, and model.py and NAME.cu are to be written by
     hand; `tunebench optimize` finds the parts that have kernels, and leaves the rest to Inductor.
     """
-    from tunebench.tuner.isolation import TRACER, start_forkserver
+    from tunebench.tuner.fork_server import TRACER, start_forkserver
 
     # It imports torch while this process does; and Inductor, after which no fork of it can use a GPU, nor need it.
     start_forkserver(["tunebench.studies.writing.new.make", TRACER])

@@ -34,7 +34,7 @@ def regress(
     """
     options.require_database(db)
 
-    from tunebench.tuner.isolation import start_forkserver
+    from tunebench.tuner.fork_server import start_forkserver
 
     start_forkserver(["tunebench.studies.checking.regress.comparison"])  # it imports torch while this process does
 

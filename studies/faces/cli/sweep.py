@@ -25,7 +25,7 @@ def sweep(
     at the nearest problems. One that fails is passed over and told; the exit code is then 1.
     """
     from tunebench.studies.tuning import PRELOAD
-    from tunebench.tuner.isolation import start_forkserver
+    from tunebench.tuner.fork_server import start_forkserver
 
     start_forkserver(PRELOAD)  # it imports torch while this process does
 

@@ -60,7 +60,7 @@ def tune(
     interleaved with the reference and the default. Ctrl-C ends a study with everything recorded.
     """
     from tunebench.studies.tuning import PRELOAD
-    from tunebench.tuner.isolation import start_forkserver
+    from tunebench.tuner.fork_server import start_forkserver
 
     start_forkserver(PRELOAD)  # it imports torch while this process does
 

@@ -15,7 +15,8 @@ from tunebench.studies.writing.new.new_kernel import NewKernel
 from tunebench.studies.writing.new.problem_text import SAMPLES
 from tunebench.tuner.errors import UnknownNameError, UserError
 from tunebench.tuner.files import read_text
-from tunebench.tuner.isolation import TRACER, DeathError, run_isolated, start_forkserver
+from tunebench.tuner.fork_server import TRACER, start_forkserver
+from tunebench.tuner.isolation import DeathError, run_isolated
 from tunebench.tuner.scratch import scratch
 from tunebench.tuner.watched import load_seconds
 

@@ -24,7 +24,8 @@ from tunebench.studies.checking.bench import TUNED, BenchCase, Ceilings, measure
 from tunebench.studies.faces.api import tune
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import KernelFolderError, TunebenchError
-from tunebench.tuner.isolation import IsolatedProcess, run_isolated, start_forkserver
+from tunebench.tuner.fork_server import start_forkserver
+from tunebench.tuner.isolation import IsolatedProcess, run_isolated
 from tunebench.tuner.kernel import Mode, prepare_model
 from tunebench.tuner.result import Baseline, TrialStatus
 from tunebench.tuner.timing.torch_compile import compile_reference, end_compilers

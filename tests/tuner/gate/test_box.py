@@ -22,9 +22,10 @@ from typing import NoReturn
 
 import pytest
 
+from tunebench.tuner.first_lines import MOST_LINES
+from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.gate.boundary.box import Box, Walls, room_for, told, walls_for
 from tunebench.tuner.gate.boundary.supervisor import Supervised
-from tunebench.tuner.isolation import MOST_LINES, start_forkserver
 
 PIDFD_OPEN, PIDFD_GETFD, PTRACE_ATTACH = 434, 438, 16
 libc = ctypes.CDLL(None, use_errno=True)

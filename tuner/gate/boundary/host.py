@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from tunebench.tuner.errors import KernelFolderError
+from tunebench.tuner.fork_server import TRACER
 from tunebench.tuner.gate.boundary.batched_calls import BatchedCalls
 from tunebench.tuner.gate.boundary.lending import Borrowing
 from tunebench.tuner.gate.boundary.plain import declared_types, put_together, taken_apart
@@ -25,7 +26,6 @@ from tunebench.tuner.gate.oracle import ask
 from tunebench.tuner.gate.process_state import Watch, draws
 from tunebench.tuner.gate.sources import Sizes, Source
 from tunebench.tuner.gate.truth import device_of_inputs
-from tunebench.tuner.isolation import TRACER
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Accuracy
 from tunebench.tuner.reference import seed_generators

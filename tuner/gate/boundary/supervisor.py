@@ -20,9 +20,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
+from tunebench.tuner.first_lines import PIPE_BYTES, FirstLines, print_by_line
 from tunebench.tuner.gate.boundary.box import Room, Walls, close, enter_namespaces, furnish
 from tunebench.tuner.gate.boundary.system_call import asked, libc
-from tunebench.tuner.isolation import PIPE_BYTES, FirstLines, how_it_ended, print_by_line, start_process
+from tunebench.tuner.isolation import how_it_ended, start_process
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
