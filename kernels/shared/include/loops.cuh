@@ -171,10 +171,28 @@ struct Product {
     template <class T> static __device__ __forceinline__ T join(T a, T b) { return a * b; }
 };
 struct Max {
-    template <class T> static __device__ __forceinline__ T join(T a, T b) { return larger<T>(a, b); }
+    template <class T> static __device__ __forceinline__ T join(T a, T b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        if constexpr (is_same<T, float>) {  // One instruction, where comparisons are three.
+            float found;
+            asm("max.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
+            return found;
+        }
+#endif
+        return larger<T>(a, b);
+    }
 };
 struct Min {
-    template <class T> static __device__ __forceinline__ T join(T a, T b) { return smaller<T>(a, b); }
+    template <class T> static __device__ __forceinline__ T join(T a, T b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        if constexpr (is_same<T, float>) {
+            float found;
+            asm("min.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
+            return found;
+        }
+#endif
+        return smaller<T>(a, b);
+    }
 };
 struct Any {
     static __device__ __forceinline__ bool join(bool a, bool b) { return a || b; }

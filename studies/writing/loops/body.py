@@ -24,7 +24,7 @@ _OF_ONE = (
 )
 _OF_TWO = "atan2 fmod copysign hypot remainder pow"
 _SIGNS = {
-    **{"add": "+", "sub": "-", "mul": "*", "truediv": "/", "div_rn": "/", "mul_rn": "*", "truncdiv": "/", "mod": "%"},
+    **{"add": "+", "sub": "-", "mul": "*", "div_rn": "/", "mul_rn": "*", "truncdiv": "/", "mod": "%"},
     **{"eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">=", "logical_and": "&&", "logical_or": "||"},
     **{"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<"},
     **{"rshift": ">>", "bitwise_left_shift": "<<", "bitwise_right_shift": ">>"},
@@ -35,7 +35,8 @@ TEXTS: Mapping[str, str] = {
     **{name: f"{{0}} {sign} {{1}}" for name, sign in _SIGNS.items()},
     "maximum": "larger({0}, {1})",
     "minimum": "smaller({0}, {1})",
-    "reciprocal": "1 / {0}",
+    "truediv": "divide({0}, {1})",
+    "reciprocal": "divide(1, {0})",
     "square": "{0} * {0}",
     "neg": "-{0}",
     "abs": "magnitude({0})",
