@@ -30,8 +30,6 @@ constexpr int im2col_blocks = product_columns <= 64 ? 3 : product_columns <= 128
 constexpr int im2col_cluster = im2col ? product_cluster * product_slices : 1;
 constexpr int finished_columns = (product_columns / filters_of_map + product_slices - 1) / product_slices * filters_of_map;
 
-#if TUNEBENCH_HOPPER
-
 constexpr int tile_pixels = 128;
 constexpr int copies_of_stage = 64 / copied_channels;
 constexpr int copied_bytes = copied_channels * 2;  // Of one row.
@@ -103,7 +101,7 @@ struct WindowTile {
     long long pixels, pixel;
     int group, column;
     // `number` counts what a cluster works on at once.
-    __device__ __forceinline__ WindowTile(long long number, const ShapeOfSides& shape, u32 rank) : phase{0, 0, 0} {
+    __device__ __forceinline__ WindowTile(long long number, const ShapeOfSides& shape, unsigned rank) : phase{0, 0, 0} {
         const Sides sides = output_of(shape);
         out = {static_cast<int>(sides.depth), static_cast<int>(sides.height), static_cast<int>(sides.width)};
         grid = out;
@@ -150,6 +148,8 @@ struct WindowTile {
 };
 
 #include "conv_im2col_output.cuh"
+
+#if TUNEBENCH_HOPPER
 
 // The stages of the sum that a block has.
 struct StagesOfSum {

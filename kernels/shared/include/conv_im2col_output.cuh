@@ -79,24 +79,30 @@ __device__ __forceinline__ void finish_planes(const float (&sum)[columns / 2], c
                                               const ShapeOfSides& shape, const Epilogue& epilogue) {
     constexpr int turn = column_run / 2;  // Columns of a thread that cross at a time.
     // Lanes have so many columns of a pixel side by side, which are neighbours in memory where they are of one filter.
-    constexpr int along = columns_of_filter, run = turn % along == 0 ? along : turn, outputs = warp_pixels * run;
-    constexpr int places = outputs > 32 ? outputs / 32 : 1;  // Of a lane: its pixels.
+    constexpr int along = columns_of_filter, run = turn % along == 0 ? along : turn;
+    constexpr bool is_whole = turn % along == 0;  // These are all of some filters.
     // Registers have no more values at a time, but what is read of memory has to be under way together.
-    constexpr int at_once = element_tensors > 0 ? 8 : im2col_blocks > 2 ? places : 2;
+    constexpr int at_once = element_tensors > 0 ? crossing_columns / turn : 1;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const long long filters_of_group = shape.out_channels / groups, pixels = tile.out.pixels();
     const long long first_filter = tile.group * filters_of_group + first_column / along;
     const long long columns_left = filters_of_group * along - first_column;
     const int left = columns_left < columns ? static_cast<int>(columns_left) : columns;
-    const int behind = turn % along == 0 ? 0 : static_cast<int>(first_column % along);  // The first column in its filter.
     auto& own = crossing[warp];
-    int outputs_left[places];
-    long long place[places];
+    // Of the columns that cross, a lane has two of each thread's four: one of them at each of two pixels, or two at one.
+    int column_of[2], pixel_of[2], outputs_left[2];
+    scalar_t* target[2];
 #pragma unroll
-    for (int k = 0; k < places; ++k) {
-        const PlaceOfPixel at(tile, tile.pixel + warp * warp_pixels + (k * 32 + lane) % outputs / run);
+    for (int k = 0; k < 2; ++k) {
+        column_of[k] = run == turn ? lane % turn : k * 2 + (run == 2 ? lane % 2 : lane / warp_pixels);
+        pixel_of[k] = run == turn ? lane / turn + 8 * k : run == 2 ? lane / 2 : lane % warp_pixels;
+        const PlaceOfPixel at(tile, tile.pixel + warp * warp_pixels + pixel_of[k]);
         outputs_left[k] = at.exists ? at.outputs_left : 0;
-        place[k] = offset_of(at.sample, first_filter, at.pixel, shape.out_channels, pixels, false);
+        target[k] = output + offset_of(at.sample, first_filter, at.pixel, shape.out_channels, pixels, false);
+        if constexpr (is_whole) {
+            outputs_left[k] -= column_of[k] % along;
+            target[k] += column_of[k] / along * pixels + column_of[k] % along;
+        }
     }
 #pragma unroll
     for (int begin = 0; begin < columns; begin += crossing_columns) {
@@ -116,17 +122,21 @@ __device__ __forceinline__ void finish_planes(const float (&sum)[columns / 2], c
         __syncwarp();
         // Values that do not exist are made too, and not stored: branches would make one wait for the other.
 #pragma unroll(at_once)
-        for (int number = 0; number < crossing_columns * warp_pixels / 32; ++number) {
-            const int of_warp = (number * 32 + lane) % outputs;
-            const int column = (number * 32 + lane) / outputs * run + of_warp % run;
-            const int of_tile = map + column / turn * column_run + first + column % turn, of_filter = of_tile + behind;
-            const long long to = place[number % places] + of_filter / along * pixels + of_filter % along;
-            const bool is_there = of_filter % along < outputs_left[number % places] && of_tile < left;
-            const Channel& channel = of_columns[of_tile];
-            const Element element = is_there ? epilogue.at(to) : Element{};
-            const scalar_t value = scalar_t(epilogue(own[column][of_warp / run] * channel.scale, channel, element));
-            if (is_there) {
-                output[to] = value;
+        for (int thread = 0; thread < crossing_columns / turn; ++thread) {
+#pragma unroll
+            for (int k = 0; k < 2; ++k) {
+                const int of_thread = map + first + thread * column_run, of_tile = of_thread + column_of[k];
+                // From the first filter on; where filters begin among a thread's columns, each column has its own place.
+                const int from = is_whole ? of_thread : static_cast<int>(first_column % along) + of_tile;
+                scalar_t* const to = target[k] + (from / along * pixels + from % along);
+                const bool is_there = from % along < outputs_left[k] && of_tile < left;
+                const Channel& channel = of_columns[of_tile];
+                const Element element = is_there ? epilogue.at(to - output) : Element{};
+                const float sum_there = own[thread * turn + column_of[k]][pixel_of[k]];
+                const scalar_t value = scalar_t(epilogue(sum_there * channel.scale, channel, element));
+                if (is_there) {
+                    *to = value;
+                }
             }
         }
     }
