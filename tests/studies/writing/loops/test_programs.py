@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -161,11 +162,22 @@ def test_few_long_rows_are_reduced_by_several_blocks_each_before_their_elements_
     assert len(program_of(Case(Called(centred), {"x": torch.randn(16, 16)}), "short").passes) == 1
 
 
-def test_many_rows_that_are_read_several_times_have_lanes_that_keep_them() -> None:
-    x = torch.empty(2, 100, 260, 260)
-    for function, lanes in ((lambda x: torch.softmax(x, 1), 4), (lambda x: x.sum(1), 1)):
-        (one,) = program_of(Case(Called(function), {"x": x}), "rows").passes
-        assert one.lanes == lanes and one.rows * one.lanes == 256
+@pytest.mark.parametrize(
+    ("function", "shape", "threads"),
+    [
+        (lambda x: torch.softmax(x, 1), (2, 100, 260, 260), (64, 4)),
+        (lambda x: x.sum(1), (2, 100, 260, 260), (256, 1)),
+        (lambda x: torch.softmax(x, 1), (600, 8192), (1, 256)),
+        (lambda x: torch.softmax(x, 1), (600, 8200), (1, 512)),
+        (lambda x: torch.softmax(x, 1), (600, 16385), (1, 256)),
+        (lambda x: x.sum(1), (600, 8200), (1, 256)),
+    ],
+)
+def test_rows_that_are_read_several_times_have_lanes_that_keep_them(
+    function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...], threads: tuple[int, int]
+) -> None:
+    (one,) = program_of(Case(Called(function), {"x": torch.empty(shape)}), "rows").passes
+    assert (one.rows, one.lanes) == threads
 
 
 def test_several_results_are_returned_in_their_form(tmp_path: Path) -> None:
