@@ -59,8 +59,8 @@ def test_examples_through_half_precision(name: str) -> None:
 def test_every_geometry(geometry: str) -> None:
     ways: list[tuple[str, str, str, int, int]]
     ways = [("nchw", "nchw", "fp16", 1, 1), ("channels_last", "nchw", "strict", 1, 1)]
-    for filters, columns in ((1, 1), (1, 4), (4, 1), (16, 1)):
-        ways += [("nchw", "nchw", "direct", filters, columns), ("channels_last",) * 2 + ("direct", filters, columns)]
+    ways += [("nchw", "nchw", "direct", 1, 4), ("channels_last", "channels_last", "direct", 1, 1)]
+    ways += [("nchw", "nchw", "direct", 16, 1), ("channels_last", "channels_last", "direct", 4, 1)]
     for given, weight, convolution, filters, columns in ways:
         torch.manual_seed(3)
         reference = Model(8, 16, GEOMETRIES[geometry]).to(memory_format=LAYOUTS[weight])
