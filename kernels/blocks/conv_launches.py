@@ -252,6 +252,7 @@ def direct(plan: Plan, x: torch.Tensor, weight: torch.Tensor, behind: Behind) ->
 
 
 def _direct_blocks(plan: Plan) -> int:
+    """Return the blocks of the direct kernel: as many for each tile of filters, where threads have several."""
     samples, filters, *outer, height, width = _output_shape(plan)
     rows, across = ceil_div(height, plan.integer("direct_rows")), ceil_div(width, plan.integer("direct_columns"))
     groups, threads = plan.problem.axes.get("groups", 1), plan.integer("direct_block_size")
