@@ -80,8 +80,8 @@ __device__ __forceinline__ void finish_planes(const float (&sum)[columns / 2], c
     constexpr int turn = column_run / 2;  // Columns of a thread that cross at a time.
     // Lanes have so many columns of a pixel side by side, which are neighbours in memory where they are of one filter.
     constexpr int along = columns_of_filter, run = turn % along == 0 ? along : turn;
-    constexpr bool is_whole = turn % along == 0;  // These are all of some filters.
-    // Registers have no more values at a time, but what is read of memory has to be under way together.
+    constexpr bool is_whole = turn % along == 0;  // Whether what crosses of a thread is all of some filters.
+    // Registers have no room for more values at a time, but reads of memory have to be under way together.
     constexpr int at_once = element_tensors > 0 ? crossing_columns / turn : 1;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const long long filters_of_group = shape.out_channels / groups, pixels = tile.out.pixels();
@@ -89,7 +89,7 @@ __device__ __forceinline__ void finish_planes(const float (&sum)[columns / 2], c
     const long long columns_left = filters_of_group * along - first_column;
     const int left = columns_left < columns ? static_cast<int>(columns_left) : columns;
     auto& own = crossing[warp];
-    // Of the columns that cross, a lane has two of each thread's four: one of them at each of two pixels, or two at one.
+    // Of each thread's four columns a lane writes two values: of one column at two pixels, or of two columns at one.
     int column_of[2], pixel_of[2], outputs_left[2];
     scalar_t* target[2];
 #pragma unroll
