@@ -225,11 +225,8 @@ def _is_direct(convolution: str) -> bool:
 
 
 def _has_few_channels_where_direct(convolution: str, problem: Problem) -> bool:
-    return not _is_direct(convolution) or _channels_of_group(problem) <= _MOST_DIRECT_CHANNELS
-
-
-def _channels_of_group(problem: Problem) -> int:
-    return problem.axes["in_channels"] // geometry_of_axes(problem.axes).groups
+    channels = problem.axes["in_channels"] // problem.axes.get("groups", 1)
+    return not _is_direct(convolution) or channels <= _MOST_DIRECT_CHANNELS
 
 
 def _shares_reads(direct_filters: int, problem: Problem) -> bool:
