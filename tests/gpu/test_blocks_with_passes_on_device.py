@@ -11,6 +11,7 @@ from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.writing.new.write_new import write_new
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import Device
 
 pytestmark = pytest.mark.gpu
@@ -20,6 +21,8 @@ FORWARDS = {
     "a view in front": "torch.tanh(self.linear(x.flatten(1)))",
     "passes on both sides": "torch.relu(self.conv(x.sin().transpose(2, 3))).cumsum(1)",
     "channels-last images": "torch.relu(self.conv(x.sin().to(memory_format=torch.channels_last)))",
+    "maxima and quotients": "torch.softmax(self.conv(x), 1).sigmoid()",
+    "statistics": "nn.functional.instance_norm(self.conv(x)) * 2",
 }
 PROBLEM = """
 import torch
@@ -61,10 +64,18 @@ def test_what_stands_around_a_block_is_right(cuda: Device, forward: str, dtype: 
     (x,) = reference.make_inputs(0, cuda.torch_device)
     asked = tuned.problem(x)
     assert asked is not None, tuned.reason
-    plan = build_plan(tuned.kernel, tuned.kernel.space.default_for(asked, cuda), asked, cuda, compiler_for(cuda))
-    model.make_ready(plan)
-    tuned.pin(plan)
-    with torch.no_grad():
-        wanted = original.double()(x.double())
-        difference = torch.linalg.vector_norm(tuned(x).double() - wanted) / torch.linalg.vector_norm(wanted)
-    assert difference < ALLOWED[dtype]
+    space = tuned.kernel.space
+    choices: list[dict[str, Value]] = (
+        [{"fast_math": False}, {"fast_math": True}] if "fast_math" in space.names else [{}]
+    )
+    for chosen in choices:
+        plan = build_plan(tuned.kernel, space.choose(chosen, asked, cuda), asked, cuda, compiler_for(cuda))
+        model.make_ready(plan)
+        tuned.pin(plan)
+        with torch.no_grad():
+            wanted = original.double()(x.double())
+            difference = torch.linalg.vector_norm(tuned(x).double() - wanted) / torch.linalg.vector_norm(wanted)
+            assert difference < ALLOWED[dtype]
+            some = x.clone()
+            some[1, 2, 3, 4] = torch.nan
+            assert torch.equal(tuned(some).isnan(), original(some.double()).isnan())
