@@ -26,9 +26,13 @@ _FIRST, _LAST = server_start.__name__, "tunebench.tuner.forked"
 """The modules that a server imports before and after those that it was started for."""
 
 _preload: Sequence[str] = ()
+_shares_server = False
 
 _LONGEST_SOCKET = 107 - len("/listener-12345678")
 """Bytes of a folder's path in which multiprocessing can make a server's socket."""
+
+_OF_THE_SERVER = ("_forkserver_address", "_forkserver_authkey")
+"""Multiprocessing keeps the server's address and key under these names, which are not part of its interface."""
 
 
 def start_forkserver(preload: Sequence[str] = ()) -> None:
@@ -51,13 +55,6 @@ def start_forkserver(preload: Sequence[str] = ()) -> None:
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_shares_server = False
-
-
-_OF_THE_SERVER = ("_forkserver_address", "_forkserver_authkey")
-"""What multiprocessing knows of the server; it is not part of its interface."""
 
 
 def known_server() -> Mapping[str, object]:

@@ -152,8 +152,8 @@ class Passes:
             KernelFolderError: the passes' source cannot be read.
         """
         space, block = design.space, design.source
-        more = [one for one in self.space.tunables if one.name not in {known.name for known in space.tunables}]
-        needs = [one for one in self.space.constraints if one.name not in {known.name for known in space.constraints}]
+        known = {one.name for one in space.tunables}
+        more = [one for one in self.space.tunables if one.name not in known]
         starts, rounding = space.starts, space.rounding
         if any(one.name == _FAST_MATH for one in more):
             block = block.removeprefix(fast_math_line(()))
@@ -167,7 +167,7 @@ class Passes:
             space=replace(
                 space,
                 tunables=(*space.tunables, *more),
-                constraints=(*space.constraints, *needs),
+                constraints=tuple(dict.fromkeys((*space.constraints, *self.space.constraints))),
                 starts=starts,
                 rounding=rounding,
             ),

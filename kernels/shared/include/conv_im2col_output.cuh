@@ -78,9 +78,10 @@ __device__ __forceinline__ void finish_planes(const float (&sum)[columns / 2], c
                                               const Channel* of_columns, CrossingSums& crossing, scalar_t* __restrict__ output,
                                               const ShapeOfSides& shape, const Epilogue& epilogue) {
     constexpr int turn = column_run / 2;  // Columns of a thread that cross at a time.
-    // Lanes have so many columns of a pixel side by side, which are neighbours in memory where they are of one filter.
-    constexpr int along = columns_of_filter, run = turn % along == 0 ? along : turn;
+    constexpr int along = columns_of_filter;
     constexpr bool is_whole = turn % along == 0;  // Whether what crosses of a thread is all of some filters.
+    // Lanes have so many columns of a pixel side by side, which are neighbours in memory where they are of one filter.
+    constexpr int run = is_whole ? along : turn;
     // Registers have no room for more values at a time, but reads of memory have to be under way together.
     constexpr int at_once = element_tensors > 0 ? crossing_columns / turn : 1;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

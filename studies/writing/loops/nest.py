@@ -256,8 +256,9 @@ class NestWriter:
         lines = self._without_unneeded(texts)
         tensors = self._tensors(lines)
         neighbours = self.neighbours_are_lanes()
-        rows, lanes = self._usual_threads(neighbours, len(set(filter(self._is_loop, steps.values()))))
-        joins, innermost = self._joins(steps), self.item[1] if self.has_items else None
+        loops = len({step for step in steps.values() if self._is_loop(step)})
+        rows, lanes = self._usual_threads(neighbours, loops)
+        joins, innermost = self._joins(loops), self.item[1] if self.has_items else None
         entry = Entry(self.name, tensors, self.kept, self.reduced, innermost, neighbours)
         return Pass(
             self.name,
@@ -283,7 +284,7 @@ class NestWriter:
         kept, reduced = hint(self.kept), hint(self.reduced)
         keeping = 1 << (-(-reduced // _MOST_KEPT) - 1).bit_length() if loops > 1 else 1
         wanted = reduced // 4 if along else min(reduced // 4, 32, max(keeping, _THREADS // max(1, kept)))
-        lanes = 1 << min(9 if keeping == _MOST_LANES else 8, max(0, wanted.bit_length() - 1))
+        lanes = min(_MOST_LANES if keeping == _MOST_LANES else 256, 1 << max(0, wanted.bit_length() - 1))
         rows = min(256 // lanes, 1 << max(0, kept - 1).bit_length())
         return max(rows, -(-32 // lanes)), lanes
 
@@ -456,10 +457,9 @@ class NestWriter:
                     votes += elements if str(symbol) in self.along_rows else -elements
         return votes > 0
 
-    def _joins(self, steps: Mapping[str, int]) -> int:
+    def _joins(self, loops: int) -> int:
         """How many values are joined of the parts of rows that several blocks may have; 0 where a row has one."""
-        loops = {step for step in steps.values() if self._is_loop(step)}
-        is_simple = len(loops) == 1 and not any(map(_is_scan, self.nodes))
+        is_simple = loops == 1 and not any(map(_is_scan, self.nodes))
         if not is_simple or hint(self.kept) > _MOST_SPLIT or hint(self.reduced) < 2 * _LEAST_PART:
             return 0
         return len(self.reductions)

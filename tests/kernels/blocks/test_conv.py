@@ -543,5 +543,5 @@ def test_a_study_begins_with_sums_that_are_divided_where_multiprocessors_would_i
     assert first(2, 32, 640) == first(64, 28, 128) == ("im2col", 1)
     assert first(2, 16, 64, precision="strict") == ("im2col_parts", 1)
     assert first(2, 16, 64, groups=64) == ("direct", None)
-    # Of few channels the reference is often not rounded.
+    # The reference of few channels is often not rounded.
     assert first(64, 64, 8) == ("implicit_parts", None)

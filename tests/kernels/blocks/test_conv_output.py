@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(im2col_multipliers)
 def written(
     model: Tuned, x: torch.Tensor, columns: int, phase_columns: bool, output: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is written, and what belongs there."""
+    """Return the output that is written, and the one that belongs there."""
     problem = model.problem(x)
     assert problem is not None, model.reason
     problem = Problem(problem.axes, problem.dtype, {**problem.options, "output": output})
