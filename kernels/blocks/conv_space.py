@@ -121,6 +121,8 @@ def space_of(more: Sequence[Tunable], needs: Sequence[Constraint]) -> SearchSpac
     # Registers of several filters are too many for a second block of 256 threads.
     several: Mapping[str, Value] = {"convolution": "direct", "direct_filters": 8, "direct_block_size": 128}
     starts += [{**several, "direct_rows": rows} for rows in (10, 8)]
+    # A transposed convolution has many columns of short sums: with all of them in a tile, images are copied once.
+    starts.append({**divided, "product_columns": 256, "phase_columns": True})
     # With three stages there are two blocks a multiprocessor, of which one writes.
     starts += [{"convolution": IM2COL, "product_stages": stages} for stages in (3, 6)]
     starts += [{"convolution": way} for way in (IM2COL, IMPLICIT, IM2COL_PARTS, "direct")]
