@@ -250,7 +250,7 @@ def _expected(truth: Truth, note: str, free: bool) -> dict[str, Expected]:
         path: expect(
             own,
             exact.get(path),
-            [other.leaves.get(path) for other in rounded],
+            [other.get(path) for other in rounded],
             aliases=path in truth.aliases,
             free=free,
         )
@@ -261,8 +261,8 @@ def _expected(truth: Truth, note: str, free: bool) -> dict[str, Expected]:
 
 def _plain(truth: Truth, path: str) -> list[Leaf]:
     """Return the values that a leaf may have which is neither a tensor nor a float."""
-    others = [truth.exact, *truth.rounded]
-    return [truth.own.leaves[path], *(one.leaves[path] for one in others if one is not None and path in one.leaves)]
+    others = [*([] if truth.exact is None else [truth.exact.leaves]), *truth.rounded]
+    return [truth.own.leaves[path], *(one[path] for one in others if path in one)]
 
 
 def _is_finite(value: Any) -> bool:

@@ -21,6 +21,8 @@ from tunebench.tuner.users_code import described
 
 _ROUNDINGS = 4.0
 """By how many of its own rounding errors an input is moved."""
+_MOST_MOVES = 8
+"""Of a gate's indices in bfloat16 ties decide one in 300, and each move leaves less than half of those refused."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class Truth:
         own: the output.
         exact: in float64; None where there is none.
         why: there is none.
-        rounded: in float64, of inputs that are a rounding error larger, and smaller; asked where the output has
-            integers or the like, which such an error may decide.
+        rounded: the integers and truth values that it makes in float64 of inputs a few rounding errors away, which may
+            decide them.
         draws: the call draws random numbers.
         own_buffers, exact_buffers: the buffers after the call.
         own_inputs, exact_inputs: what the inputs hold after the call that it changes, by names such as `input 1`.
@@ -43,7 +45,7 @@ class Truth:
     own: Values
     exact: Values | None
     why: str
-    rounded: Sequence[Values]
+    rounded: Sequence[Mapping[str, Leaf]]
     draws: bool
     own_buffers: Mapping[str, torch.Tensor]
     exact_buffers: Mapping[str, torch.Tensor]
@@ -87,9 +89,8 @@ def truth_of(
     before = checksums(wide)
     try:
         exact, exact_buffers = _exactly(module, inputs, wide, seed)
-        if _has_decisions(exact):
-            moved = [_moved(inputs, sign, autocast) for sign in (1.0, -1.0)]
-            rounded = [_exactly(module, inputs, values, seed)[0] for values in moved]
+        if decisions := _decisions(exact):
+            rounded = _decided_near(module, inputs, autocast, seed, decisions)
     except torch.OutOfMemoryError:
         raise
     except FAILURES as error:
@@ -141,28 +142,59 @@ def _exactly(
         return Values.of(module(*wide)).mapped(torch.Tensor.detach), buffers_of(module)
 
 
-def _has_decisions(own: Values) -> bool:
-    """Whether an output has integers or truth values, which a rounding error may decide."""
+def _decisions(answer: Values) -> dict[str, Leaf]:
+    """Return the integers, truth values and the like of an output, which a rounding error may decide, by path."""
 
     def is_decision(leaf: Leaf) -> bool:
         if isinstance(leaf, torch.Tensor):
             return not (leaf.is_floating_point() or leaf.is_complex())
         return type(leaf) is not float
 
-    return any(is_decision(leaf) for leaf in own.leaves.values())
+    return {path: leaf for path, leaf in answer.leaves.items() if is_decision(leaf)}
 
 
-def _moved(inputs: Sequence[Any], sign: float, autocast: torch.dtype | None) -> list[Any]:
+def _decided_near(
+    module: nn.Module,
+    inputs: Sequence[Any],
+    autocast: torch.dtype | None,
+    seed: int,
+    decisions: Mapping[str, Leaf],
+) -> list[Mapping[str, Leaf]]:
+    """Return what is decided in float64 for inputs a few rounding errors away, until a move decides nothing new."""
+    known = [decisions]
+    for move in range(1, _MOST_MOVES + 1):
+        for sign in (1.0, -1.0):
+            moved = _moved(inputs, sign, move, autocast)
+            known.append(_decisions(_exactly(module, inputs, moved, seed)[0]))
+        if not any(_is_new(leaf, path, known[:-2]) for one in known[-2:] for path, leaf in one.items()):
+            break
+    return known[1:]
+
+
+def _is_new(leaf: Leaf, path: str, known: Sequence[Mapping[str, Leaf]]) -> bool:
+    """Whether a decision, or an element of it, is none of those known."""
+    others = [one.get(path) for one in known]
+    if not isinstance(leaf, torch.Tensor):
+        return leaf not in others
+    new = torch.ones_like(leaf, dtype=torch.bool)
+    for other in others:
+        if isinstance(other, torch.Tensor) and other.shape == leaf.shape:
+            new &= leaf != other
+    return bool(new.any())
+
+
+def _moved(inputs: Sequence[Any], sign: float, move: int, autocast: torch.dtype | None) -> list[Any]:
     """Floating-point inputs in float64, each element off by some rounding errors of the type that is computed in: equal
-    ones by equal errors, so that what is equal stays so."""
+    ones by equal errors, so that what is equal stays so. Each move has errors of its own."""
 
-    def move(tensor: torch.Tensor) -> torch.Tensor:
+    def off(tensor: torch.Tensor) -> torch.Tensor:
         wide: torch.Tensor = widened(tensor)
         if not tensor.is_floating_point():
             return wide
-        return wide + wide * torch.cos(wide * 1e5) * (sign * _ROUNDINGS * torch.finfo(autocast or tensor.dtype).eps)
+        errors = sign * _ROUNDINGS * torch.finfo(autocast or tensor.dtype).eps
+        return wide + wide * torch.cos(wide * (1e5 * move)) * errors
 
-    return [mapped(value, move) for value in inputs]
+    return [mapped(value, off) for value in inputs]
 
 
 def seeded(device: torch.device, seed: int) -> torch.Tensor:

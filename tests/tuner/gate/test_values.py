@@ -262,6 +262,24 @@ def test_what_an_element_may_be_off_by() -> None:
     assert 5e-5 < expected.allowed_at(int(other)) < 1e-4
 
 
+def test_ties_that_a_half_type_makes_may_be_decided_either_way() -> None:
+    """The two best experts of a gate in bfloat16: of equal scores any is the best, and hundreds are equal."""
+    best = module(lambda model, x: model.gate(x).topk(2)[1], gate=lambda: nn.Linear(2048, 8, bias=False))
+    torch.manual_seed(3)
+    model: Any = best().bfloat16()
+    x = torch.randn(8192, 2048).bfloat16()
+    with torch.no_grad():
+        expected = consult(model, "drawn", (x,)).output["output"]
+        scores = (x.float() @ model.gate.weight.float().mT).bfloat16()
+    first = (scores == scores.amax(1, keepdim=True)).int().argmax(1, keepdim=True)
+    rest = scores.scatter(1, first, -torch.inf)
+    second = (rest == rest.amax(1, keepdim=True)).int().argmax(1, keepdim=True)
+    chosen = torch.cat([first, second], 1)
+    assert (chosen != expected.values).any(), "no tie was decided otherwise"
+    assert expected.errors_of(chosen).max_relative == 0
+    assert expected.errors_of(chosen.flip(1)).max_relative > 0.5
+
+
 def test_a_reference_that_calls_float_is_answered_in_float64() -> None:
     with torch.no_grad():
         case = consult(module(lambda _, x: x.float() / 3)(), "drawn", (rand(32, 40),))
