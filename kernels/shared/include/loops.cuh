@@ -110,11 +110,34 @@ __device__ __forceinline__ auto when(bool condition, Other other, Function funct
 // Of any type; a NaN stays one, as in torch.
 template <class T> __device__ __forceinline__ constexpr T larger(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> __device__ __forceinline__ constexpr T smaller(T x, T y) { return x < y || x != x ? x : y; }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+// One instruction each, where comparisons are three.
+template <> __device__ __forceinline__ float larger(float x, float y) {
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
+    return x;
+}
+template <> __device__ __forceinline__ float smaller(float x, float y) {
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
+    return x;
+}
+#endif
 template <class T, class U> __device__ __forceinline__ constexpr auto larger(T x, U y) -> decltype(x + y) {
     return x > y || x != x ? decltype(x + y)(x) : decltype(x + y)(y);
 }
 template <class T, class U> __device__ __forceinline__ constexpr auto smaller(T x, U y) -> decltype(x + y) {
     return x < y || x != x ? decltype(x + y)(x) : decltype(x + y)(y);
+}
+// The nearest value that scalar_t has.
+__device__ __forceinline__ accumulator_t rounded(accumulator_t x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if constexpr (is_same<scalar_t, bfloat_t>) {
+        // A pair's upper half: to round one value and widen it ptxas takes an instruction of a quarter of the rate.
+        unsigned pair;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(static_cast<float>(x)), "f"(0.0f));
+        return __uint_as_float(pair);
+    }
+#endif
+    return accumulator_t(scalar_t(x));
 }
 template <class T> __device__ __forceinline__ T magnitude(T x) { return x < 0 ? -x : x; }
 __device__ __forceinline__ accumulator_t magnitude(accumulator_t x) { return abs(x); }
@@ -176,17 +199,6 @@ struct Max {
 struct Min {
     template <class T> static __device__ __forceinline__ T join(T a, T b) { return smaller<T>(a, b); }
 };
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-// One instruction each, where comparisons are three.
-template <> __device__ __forceinline__ float Max::join(float a, float b) {
-    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-    return a;
-}
-template <> __device__ __forceinline__ float Min::join(float a, float b) {
-    asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-    return a;
-}
-#endif
 struct Any {
     static __device__ __forceinline__ bool join(bool a, bool b) { return a || b; }
 };

@@ -71,6 +71,8 @@ _CONDITIONS = (
     *("logical_and", "logical_or", "logical_xor", "logical_not"),
 )
 """Operations whose results are truth values."""
+_KEEPING = ("abs", "neg", "maximum", "minimum", "where", "round", "floor", "ceil", "trunc", "relu", "sign", "identity")
+"""Operations that round nothing: of values of a half type they make values of it."""
 _SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _JOINS = {"sum": "Sum", "prod": "Product", "max": "Max", "min": "Min", "any": "Any", "xor_sum": "Parity"}
 _NUMBER = re.compile(r"accumulator_t\([-+.e\d]+\)")
@@ -157,6 +159,7 @@ class Handler(DefaultHandler):
         count: of the names that it has given.
         ranges: of the symbols in places.
         narrow: the types of values that are narrow integers.
+        rounded: values that `scalar_t` has, which converting to it does not change.
     """
 
     def __init__(self, main: torch.dtype, nest: Any) -> None:
@@ -166,6 +169,7 @@ class Handler(DefaultHandler):
         self.count = 0
         self.ranges: dict[sympy.Symbol, ValueRanges[sympy.Expr]] = {}
         self.narrow: dict[str, str] = {}
+        self.rounded: set[str] = set()
 
     def typed(self, kind: str, value: str) -> str:
         """Return a value, whose type is known from here on where it is a narrow integer."""
@@ -205,14 +209,20 @@ class Handler(DefaultHandler):
             raise UnloweredError(name)
         text = TEXTS[name].format(*args)
         kind = next((self.narrow[one] for one in args if one in self.narrow), "")
-        if not kind or name in (*_CONDITIONS, "int_truediv"):
-            return self.named(text)
-        return self.typed(kind, self.named(f"{cast(kind)}({text})"))
+        if kind and name not in (*_CONDITIONS, "int_truediv"):
+            return self.typed(kind, self.named(f"{cast(kind)}({text})"))
+        result = self.named(text)
+        if name in _KEEPING and self.rounded.issuperset(args[name == "where" :]):
+            self.rounded.add(result)
+        return result
 
     def constant(self, value: Any, dtype: torch.dtype) -> str:
         """Return a number."""
         text = literal(value, type_of(dtype, self.main))
-        return f"({text})" if text.startswith("-") else text
+        text = f"({text})" if text.startswith("-") else text
+        if torch.tensor(value, dtype=self.main).item() == value:
+            self.rounded.add(text)
+        return text
 
     def truediv(self, x: str, y: str) -> str:
         """Return a quotient: as torch divides by a number on a GPU, a product with its reciprocal."""
@@ -228,13 +238,19 @@ class Handler(DefaultHandler):
         self,
         x: str,
         dtype: torch.dtype,
-        src_dtype: torch.dtype | None = None,  # noqa: ARG002
+        src_dtype: torch.dtype | None = None,
         use_compute_types: bool = True,
     ) -> str:
         """Return a value in another type, which is computed in; a half type's own where that is asked for."""
         kind = type_of(dtype, self.main)
-        rounded = f"scalar_t({x})" if not use_compute_types and dtype == self.main else x
-        return self.typed(kind, self.named(f"{cast(kind)}({rounded})"))
+        is_float = x in self.rounded or (src_dtype is not None and src_dtype.is_floating_point)
+        if not (is_float and kind == "accumulator_t"):
+            x = self.typed(kind, self.named(f"{cast(kind)}({x})"))
+        if use_compute_types or dtype != self.main or x in self.rounded:
+            return x
+        x = self.named(f"rounded({x})")
+        self.rounded.add(x)
+        return x
 
     def trunc_to_int(self, x: str, dtype: torch.dtype) -> str:
         """Return a value rounded towards zero."""
@@ -309,7 +325,10 @@ class Handler(DefaultHandler):
         join = _JOINS[reduction_type]
         first = {"prod": 1, "max": -math.inf, "min": math.inf}.get(reduction_type, 0)
         start = literal(first, kind) if math.isfinite(first) or kind == "accumulator_t" else _extreme(kind, first)
-        return self.nest.reduce(self, kind, start, join, f"{join}::join({{0}}, {cast(kind)}({{1}}))", value)
+        result = self.nest.reduce(self, kind, start, join, f"{join}::join({{0}}, {cast(kind)}({{1}}))", value)
+        if join in ("Max", "Min") and value in self.rounded:
+            self.rounded.add(result)
+        return result
 
     def store_reduction(self, name: str, index: sympy.Expr, value: str) -> None:
         """Store a row's result."""

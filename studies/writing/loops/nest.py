@@ -153,7 +153,10 @@ class NestWriter:
             text = f"{self.packs.setdefault(pack, f'pack{len(self.packs)}')}.of[item]"
         self.read[name] = None
         self._vote(index)
-        return handler.named(f"accumulator_t({text})" if kind == "accumulator_t" else text)
+        value = handler.named(f"accumulator_t({text})" if kind == "accumulator_t" else text)
+        if self.kinds[name] == "scalar_t":
+            handler.rounded.add(value)
+        return value
 
     def _width(self, index: sympy.Expr) -> str:
         """The most neighbours from a place on that are one pack, in C++; empty where they cannot be read at once."""

@@ -231,6 +231,24 @@ def test_integers_made_of_half_types_are_torchs(tmp_path: Path) -> None:
     torch.testing.assert_close(found, case.model(case.inputs["int8_x"]), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("forward", "count"),
+    [
+        (lambda x: torch.where(x > 0, x.abs().clamp(max=2), -x.round()).relu().int(), 0),
+        (lambda x: (x.amax(1, keepdim=True) - x.amin(1, keepdim=True)).int(), 1),
+        (lambda x: ((3 * x).clamp(min=0.1).abs() + 1).int(), 3),  # a bfloat16 has no 0.1
+    ],
+)
+def test_what_a_half_type_has_is_not_rounded_again(
+    forward: Callable[..., torch.Tensor], count: int, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    case = Case(Called(forward), {"exact_x": torch.randn(33, 40).mul(4).bfloat16()})
+    assert sum(one.text.count("rounded(") for one in program_of(case, "exact").passes) == count
+    found = run({"exact": case}, tmp_path, "bfloat16")["exact"]
+    assert torch.equal(found, forward(case.inputs["exact_x"]))
+
+
 def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -> None:
     torch.manual_seed(0)
     case = Case(
