@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.float64 import in_float64, widened
@@ -138,8 +139,28 @@ def _exactly(
 ) -> tuple[Values, Mapping[str, torch.Tensor]]:
     """Return what a module makes in float64 of float64 inputs, and its buffers then; it stays as it was."""
     seed_generators(seed, device_of_inputs(inputs))
-    with in_float64(module, inputs):
+    with in_float64(module, inputs), _EqualInOrder():  # type: ignore[no-untyped-call]
         return Values.of(module(*wide)).mapped(torch.Tensor.detach), buffers_of(module)
+
+
+def _sorted(x: torch.Tensor, dim: int = -1, descending: bool = False) -> tuple[torch.Tensor, ...]:
+    return torch.sort(x, dim=dim, descending=descending, stable=True)
+
+
+def _first(x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, *_: bool) -> tuple[torch.Tensor, ...]:
+    return tuple(one.narrow(dim, 0, k) if one.dim() else one for one in _sorted(x, dim, largest))
+
+
+_IN_ORDER = {torch.ops.aten.sort.default: _sorted, torch.ops.aten.topk.default: _first}
+
+
+class _EqualInOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Equal elements stay in their order, where torch promises none; the one that it takes is its own answer's."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: Sequence[Any] = (), named: Mapping[str, Any] | None = None
+    ) -> Any:
+        return _IN_ORDER.get(function, function)(*arguments, **named or {})
 
 
 def _decisions(answer: Values) -> dict[str, Leaf]:

@@ -280,6 +280,17 @@ def test_ties_that_a_half_type_makes_may_be_decided_either_way() -> None:
     assert expected.errors_of(chosen.flip(1)).max_relative > 0.5
 
 
+def test_of_equal_elements_the_first_may_be_first() -> None:
+    ordered = module(lambda _, x: (x.topk(3)[1], x.topk(2, 0, largest=False)[1], x.argsort(1, descending=True)))
+    with torch.no_grad():
+        case = consult(ordered(), "drawn", (torch.zeros(64, 300),))
+    first, least, places = (case.output[f"output[{n}]"] for n in range(3))
+    assert first.errors_of(torch.arange(3).expand(64, 3)).max_relative == 0
+    assert least.errors_of(torch.arange(2)[:, None].expand(2, 300)).max_relative == 0
+    assert places.errors_of(torch.arange(300).expand(64, 300)).max_relative == 0
+    assert places.errors_of(torch.arange(300).flip(0).expand(64, 300)).max_relative > 0
+
+
 def test_a_reference_that_calls_float_is_answered_in_float64() -> None:
     with torch.no_grad():
         case = consult(module(lambda _, x: x.float() / 3)(), "drawn", (rand(32, 40),))
