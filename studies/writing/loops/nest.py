@@ -27,7 +27,7 @@ from tunebench.studies.writing.loops.entry import LOOPS_END, Entry, K, R, Tensor
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
 from tunebench.studies.writing.loops.lower import Nest, UnloweredError, group_of
 
-_MOST_KEPT, _MOST_LANES = 32, 512
+_MOST_KEPT, _MOST_KEPT_ACROSS, _MOST_LANES = 32, 16, 512
 """Upper limits of what a thread keeps of a row from loop to loop (`Trips` in loops.cuh), and of such threads."""
 _MOST_SPLIT, _LEAST_PART, _BLOCKS, _THREADS = 4096, 1024, 512, 1 << 18
 """Most rows that several blocks may have each, least elements of a row for each, enough blocks, enough threads."""
@@ -280,15 +280,18 @@ class NestWriter:
     def _usual_threads(self, along: bool, loops: int) -> tuple[int, int]:
         """Return rows and lanes of a block of 256 threads: lanes for long rows, or for few of them.
 
-        Of rows that are gone over in several loops there are as many as keep a row in their registers, up to 512.
+        Of rows that are gone over in several loops there are as many as keep a row in their registers, up to 512. Where
+        those lie across memory, 512 threads read more neighbours at a time.
         """
         if self.reduced is None:
             return 256, 1
         kept, reduced = hint(self.kept), hint(self.reduced)
-        keeping = 1 << (-(-reduced // _MOST_KEPT) - 1).bit_length() if loops > 1 else 1
+        most_kept = _MOST_KEPT if along else _MOST_KEPT_ACROSS
+        keeping = 1 << (-(-reduced // most_kept) - 1).bit_length() if loops > 1 else 1
         wanted = reduced // 4 if along else min(reduced // 4, 32, max(keeping, _THREADS // max(1, kept)))
         lanes = min(_MOST_LANES if keeping == _MOST_LANES else 256, 1 << max(0, wanted.bit_length() - 1))
-        rows = min(256 // lanes, 1 << max(0, kept - 1).bit_length())
+        threads = 256 if along or loops == 1 or lanes == 1 else 512
+        rows = min(max(1, threads // lanes), 1 << max(0, kept - 1).bit_length())
         return max(rows, -(-32 // lanes)), lanes
 
     def _usual_parts(self, rows: int) -> int:
