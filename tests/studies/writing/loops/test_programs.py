@@ -165,7 +165,8 @@ def test_few_long_rows_are_reduced_by_several_blocks_each_before_their_elements_
 @pytest.mark.parametrize(
     ("function", "shape", "threads"),
     [
-        (lambda x: torch.softmax(x, 1), (2, 100, 260, 260), (64, 4)),
+        (lambda x: torch.softmax(x, 1), (2, 100, 260, 260), (64, 8)),
+        (lambda x: torch.softmax(x, 1), (2, 16, 260, 260), (256, 1)),
         (lambda x: x.sum(1), (2, 100, 260, 260), (256, 1)),
         (lambda x: torch.softmax(x, 1), (600, 8192), (1, 256)),
         (lambda x: torch.softmax(x, 1), (600, 8200), (1, 512)),
