@@ -52,7 +52,11 @@ def run(cases: Mapping[str, Case], folder: Path, dtype: str = "float32") -> dict
 
 
 def results_of(
-    cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, dtype: str = "float32", **chosen: int
+    cases: Mapping[str, Case],
+    programs: Mapping[str, Program],
+    folder: Path,
+    dtype: str = "float32",
+    **chosen: int | str,
 ) -> dict[str, torch.Tensor]:
     """Return the results of programs.
 
@@ -95,7 +99,11 @@ def kernel_of(
 
 
 def plan_of(
-    cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, dtype: str = "float32", **chosen: int
+    cases: Mapping[str, Case],
+    programs: Mapping[str, Program],
+    folder: Path,
+    dtype: str = "float32",
+    **chosen: int | str,
 ) -> Plan:
     """Build the source of all programs."""
     kernel, sizes = kernel_of(cases, programs, folder)
