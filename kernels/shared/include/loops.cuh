@@ -237,12 +237,33 @@ struct Spread {
     }
     static __device__ __forceinline__ Moments join(Moments a, Moments b) {
         const accumulator_t count = a.count + b.count, step = b.mean - a.mean;
-        const accumulator_t share = count > 0 ? quotient(b.count, count) : accumulator_t(0);
+        const accumulator_t share = quotient(b.count, count > 0 ? count : accumulator_t(1));
         return {a.mean + step * share, a.squares + b.squares + step * step * a.count * share, count};
     }
     static __device__ __forceinline__ Moments add(Moments a, accumulator_t value) {
         const accumulator_t count = a.count + 1, step = value - a.mean, mean = a.mean + quotient(step, count);
         return {mean, a.squares + step * (value - mean), count};
+    }
+    // Of several at once, a power of two: one quotient for all of them. In pairs the mean of equal values is exact.
+    template <int number> static __device__ __forceinline__ Moments add(Moments a, const accumulator_t (&values)[number]) {
+        accumulator_t sums[number];
+#pragma unroll
+        for (int i = 0; i < number; ++i) {
+            sums[i] = values[i];
+        }
+#pragma unroll
+        for (int half = number / 2; half > 0; half /= 2) {
+#pragma unroll
+            for (int i = 0; i < half; ++i) {
+                sums[i] += sums[i + half];
+            }
+        }
+        Moments several{sums[0] / number, 0, number};
+#pragma unroll
+        for (int i = 0; i < number; ++i) {
+            several.squares += square(values[i] - several.mean);
+        }
+        return join(a, several);
     }
 };
 

@@ -220,7 +220,11 @@ class NestWriter:
         handler.count += 1
         name = self.reductions[self.step, text, value] = f"all{handler.count}"
         self.declared.append(f"{kind} {name} = {start};")
-        handler.lines.statements.append(f"{self.guard}{name} = {text.format(name, value)};")
+        if join == "Spread" and self.has_items:
+            self.puts += [f"accumulator_t of_{name}[items];", f"{name} = Spread::add({name}, of_{name});"]
+            handler.lines.statements.append(f"of_{name}[item] = {value};")
+        else:
+            handler.lines.statements.append(f"{self.guard}{name} = {text.format(name, value)};")
         self.joins.append(f"{name} = threads::join<{join}>({name});")
         return name
 

@@ -29,7 +29,7 @@ _WORDS = (
 )
 _TAKEN = {*_WORDS.split(" "), *(name.split("(")[0] for name in TEXTS.values()), *CPP_WORDS}
 """Names that mean something in an entry point."""
-_NUMBERED = re.compile(r"[krt]\d*(_start)?|(all|at|own|buf|before|pack|made)\d*")
+_NUMBERED = re.compile(r"[krt]\d*(_start)?|((of_)?all|at|own|buf|before|pack|made)\d*")
 """Names that an entry point has of its own."""
 _SMALL = 8
 """A tensor is small of which that many times the elements are fewer than another's."""

@@ -220,6 +220,16 @@ def test_a_row_that_is_not_kept_on_chip_is_read_once_for_mean_and_variance(colum
     assert ("Spread::add" in only.text) is is_read_once
 
 
+@pytest.mark.parametrize("columns", [40_000, 40_001])
+def test_equal_values_have_no_variance(columns: int, tmp_path: Path) -> None:
+    """Whatever they are: a mean that is off by its last bit would be all of a normalisation's output."""
+    torch.manual_seed(0)
+    x = torch.rand(64, 1).expand(64, columns).contiguous()
+    case = Case(Called(lambda x: x.var(1)), {"equal_x": x})
+    assert "Spread::add" in program_of(case, "equal").passes[0].text
+    assert torch.equal(run({"equal": case}, tmp_path)["equal"], torch.zeros(64))
+
+
 def test_integers_made_of_half_types_are_torchs(tmp_path: Path) -> None:
     torch.manual_seed(0)
 
