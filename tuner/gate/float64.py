@@ -24,21 +24,33 @@ def in_float64(module: nn.Module, inputs: Sequence[Any]) -> Iterator[None]:
     """
     tensors = [*module.parameters(), *module.buffers()]
     registered = {id(tensor) for tensor in tensors}
-    memory = [tensor.data for tensor in tensors]
-    parts = [(part, [dict(held) for held in _held_by(part)]) for part in module.modules()]
     floating = (tensor.dtype for tensor in tensors_in(inputs) if tensor.is_floating_point())
     default = torch.get_default_dtype()
-    try:
+    with as_it_was(module):
         for tensor in tensors:
             tensor.data = widened(tensor.data)
-        for part, _ in parts:
+        for part in module.modules():
             own = {name: value for name, value in part.__dict__.items() if name not in _TABLES}
             part.__dict__.update({name: _widened_beside(value, registered) for name, value in own.items()})
         torch.set_default_dtype(torch.float64)
-        with _InFloat64(default, next(floating, default)):
-            yield
+        try:
+            with _InFloat64(default, next(floating, default)):
+                yield
+        finally:
+            torch.set_default_dtype(default)
+
+
+@contextlib.contextmanager
+def as_it_was(module: nn.Module) -> Iterator[None]:
+    """Have a module hold again what it holds, the same tensors and values; its buffers are copies meanwhile."""
+    tensors = [*module.parameters(), *module.buffers()]
+    memory = [tensor.data for tensor in tensors]
+    parts = [(part, [dict(held) for held in _held_by(part)]) for part in module.modules()]
+    try:
+        for buffer in module.buffers():
+            buffer.data = buffer.data.clone()
+        yield
     finally:
-        torch.set_default_dtype(default)
         for part, were in parts:
             for held, was in zip(_held_by(part), were, strict=True):
                 held.clear()

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.tuner.gate.faults import FAILURES
-from tunebench.tuner.gate.float64 import in_float64, widened
+from tunebench.tuner.gate.float64 import as_it_was, in_float64, widened
 from tunebench.tuner.gate.memory import Bands, all_equal, checksums, has_elements_of, shares_memory
 from tunebench.tuner.gate.values import ROOT, Leaf, Values, cloned, mapped, tensors_in
 from tunebench.tuner.problem import Accuracy
@@ -91,7 +91,7 @@ def truth_of(
     try:
         exact, exact_buffers = _exactly(module, inputs, wide, seed)
         if decisions := _decisions(exact):
-            rounded = _decided_near(module, inputs, autocast, seed, decisions)
+            rounded = _decided_near(module, inputs, autocast, seed, accuracy, decisions)
     except torch.OutOfMemoryError:
         raise
     except FAILURES as error:
@@ -139,7 +139,7 @@ def _exactly(
 ) -> tuple[Values, Mapping[str, torch.Tensor]]:
     """Return what a module makes in float64 of float64 inputs, and its buffers then; it stays as it was."""
     seed_generators(seed, device_of_inputs(inputs))
-    with in_float64(module, inputs), _EqualInOrder():  # type: ignore[no-untyped-call]
+    with in_float64(module, inputs), _EqualInOrder():
         return Values.of(module(*wide)).mapped(torch.Tensor.detach), buffers_of(module)
 
 
@@ -156,6 +156,9 @@ _IN_ORDER = {torch.ops.aten.sort.default: _sorted, torch.ops.aten.topk.default: 
 
 class _EqualInOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Equal elements stay in their order, where torch promises none; the one that it takes is its own answer's."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, function: Any, types: Any, arguments: Sequence[Any] = (), named: Mapping[str, Any] | None = None
@@ -179,10 +182,14 @@ def _decided_near(
     inputs: Sequence[Any],
     autocast: torch.dtype | None,
     seed: int,
+    accuracy: Accuracy,
     decisions: Mapping[str, Leaf],
 ) -> list[Mapping[str, Leaf]]:
-    """Return what is decided in float64 for inputs a few rounding errors away, until a move decides nothing new."""
-    known = [decisions]
+    """Return what is decided otherwise: of values equal at the module's own precision for the first, and in float64 for
+    inputs a few rounding errors away, until a move decides nothing new."""
+    seed_generators(seed, device_of_inputs(inputs))
+    with as_it_was(module), under_autocast(autocast, inputs), own_precision(accuracy), _EqualInOrder():
+        known = [decisions, _decisions(Values.of(module(*cloned(inputs))).mapped(torch.Tensor.detach))]
     for move in range(1, _MOST_MOVES + 1):
         for sign in (1.0, -1.0):
             moved = _moved(inputs, sign, move, autocast)

@@ -291,6 +291,25 @@ def test_of_equal_elements_the_first_may_be_first() -> None:
     assert places.errors_of(torch.arange(300).flip(0).expand(64, 300)).max_relative > 0
 
 
+def test_what_is_equal_at_its_own_precision_alone_may_be_in_order_too() -> None:
+    """Of shares that vanish in single precision, and not in double, any is the second best. The buffer moves once."""
+
+    def best(model: Any, x: torch.Tensor) -> torch.Tensor:
+        model.calls.add_(1)
+        return x.softmax(1, dtype=None if x.dtype is torch.float64 else torch.float32).topk(2)[1]
+
+    x = torch.arange(40.0).mul(300).expand(16, 40).contiguous()
+    model = module(best)()
+    model.register_buffer("calls", torch.zeros(1))
+    with torch.no_grad():
+        case = consult(model, "drawn", (x,))
+    expected = case.output["output"]
+    assert expected.errors_of(torch.tensor([39, 0]).expand(16, 2)).max_relative == 0
+    assert expected.errors_of(torch.tensor([39, 38]).expand(16, 2)).max_relative == 0
+    assert expected.errors_of(torch.tensor([39, 5]).expand(16, 2)).max_relative > 0
+    assert case.expected_buffers["calls"] == 1
+
+
 def test_a_reference_that_calls_float_is_answered_in_float64() -> None:
     with torch.no_grad():
         case = consult(module(lambda _, x: x.float() / 3)(), "drawn", (rand(32, 40),))
