@@ -199,10 +199,7 @@ def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Te
     sizes = sizes_of_product(x, weight)
     own = plan.once(_own_product, sizes)
     if own is None:
-        # For rows that are no multiple of 16 bytes cuBLAS has slow kernels alone.
-        missing = -sizes.depth % 8 if plan.problem.item_bytes < _SINGLE_BYTES else 0
-        pad = torch.nn.functional.pad
-        return function(*added, pad(x, (0, missing)), pad(weight, (0, 0, 0, missing))) if missing else function(*given)
+        return function(*given)
     is_bias = sizes.in_columns is None and added and added[0].stride()[:-1] in ((), (0,))
     bias = added[0].reshape(-1, sizes.features)[0] if is_bias else None
     made = product(own.plan, KeepsNothing(), x, weight.mT, bias, own.exponents, sizes.in_columns)

@@ -52,11 +52,7 @@ def run(cases: Mapping[str, Case], folder: Path, dtype: str = "float32") -> dict
 
 
 def results_of(
-    cases: Mapping[str, Case],
-    programs: Mapping[str, Program],
-    folder: Path,
-    dtype: str = "float32",
-    **chosen: int | str,
+    cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, dtype: str = "float32", **chosen: int
 ) -> dict[str, torch.Tensor]:
     """Return the results of programs.
 
@@ -99,11 +95,7 @@ def kernel_of(
 
 
 def plan_of(
-    cases: Mapping[str, Case],
-    programs: Mapping[str, Program],
-    folder: Path,
-    dtype: str = "float32",
-    **chosen: int | str,
+    cases: Mapping[str, Case], programs: Mapping[str, Program], folder: Path, dtype: str = "float32", **chosen: int
 ) -> Plan:
     """Build the source of all programs."""
     kernel, sizes = kernel_of(cases, programs, folder)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from between_passes import between_passes
-from programs import Case, plan_of, program_of
 
 from tunebench.kernels.blocks import loops
 from tunebench.tuner.compile.building import build_plan
@@ -56,24 +55,3 @@ def test_products_are_built_before_the_first_call(tmp_path: Path, nvrtc: NvrtcCo
                 kernel, configuration, problem = found
                 assert configuration["product"] == "fused"
                 assert nvrtc.compile(kernel.variant(configuration, problem, "sm_90")).figures
-
-
-class _Product(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x @ x.mT).relu()
-
-
-@pytest.mark.parametrize(("dtype", "depth", "given"), [("bfloat16", 201, 208), ("bfloat16", 16, 16), ("float32", 9, 9)])
-def test_torch_multiplies_halves_in_rows_of_16_bytes(dtype: str, depth: int, given: int, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    x, weight = (torch.randn(3, *size).to(getattr(torch, dtype)) for size in ((5, depth), (depth, 7)))
-    case = Case(_Product(), {"deep_x": x})
-    plan = plan_of({"deep": case}, {"deep": program_of(case, "deep")}, tmp_path, dtype, products_by="exact")
-    depths = []
-
-    def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        depths.extend([x.shape[-1], weight.shape[-2]])
-        return torch.bmm(x, weight)
-
-    torch.testing.assert_close(loops.multiply(plan, product, x, weight), torch.bmm(x, weight))
-    assert depths == [given, given]
