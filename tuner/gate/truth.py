@@ -22,8 +22,6 @@ from tunebench.tuner.users_code import described
 
 _ROUNDINGS = 4.0
 """By how many of its own rounding errors an input is moved."""
-_MOST_MOVES = 8
-"""Of a gate's indices in bfloat16 ties decide one in 300, and each move leaves less than half of those refused."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,7 @@ class Truth:
         own: the output.
         exact: in float64; None where there is none.
         why: there is none.
-        rounded: the integers and truth values that it makes in float64 of inputs a few rounding errors away, which may
-            decide them.
+        rounded: other integers and truth values that are as right: see `_decided_otherwise`.
         draws: the call draws random numbers.
         own_buffers, exact_buffers: the buffers after the call.
         own_inputs, exact_inputs: what the inputs hold after the call that it changes, by names such as `input 1`.
@@ -90,8 +87,8 @@ def truth_of(
     before = checksums(wide)
     try:
         exact, exact_buffers = _exactly(module, inputs, wide, seed)
-        if decisions := _decisions(exact):
-            rounded = _decided_near(module, inputs, autocast, seed, accuracy, decisions)
+        if _decisions(exact):
+            rounded = _decided_otherwise(module, inputs, autocast, seed, accuracy)
     except torch.OutOfMemoryError:
         raise
     except FAILURES as error:
@@ -139,7 +136,7 @@ def _exactly(
 ) -> tuple[Values, Mapping[str, torch.Tensor]]:
     """Return what a module makes in float64 of float64 inputs, and its buffers then; it stays as it was."""
     seed_generators(seed, device_of_inputs(inputs))
-    with in_float64(module, inputs), _EqualInOrder():
+    with in_float64(module, inputs):
         return Values.of(module(*wide)).mapped(torch.Tensor.detach), buffers_of(module)
 
 
@@ -155,7 +152,7 @@ _IN_ORDER = {torch.ops.aten.sort.default: _sorted, torch.ops.aten.topk.default: 
 
 
 class _EqualInOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Equal elements stay in their order, where torch promises none; the one that it takes is its own answer's."""
+    """Equal elements stay in their order, where torch promises none."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -177,52 +174,35 @@ def _decisions(answer: Values) -> dict[str, Leaf]:
     return {path: leaf for path, leaf in answer.leaves.items() if is_decision(leaf)}
 
 
-def _decided_near(
+def _decided_otherwise(
     module: nn.Module,
     inputs: Sequence[Any],
     autocast: torch.dtype | None,
     seed: int,
     accuracy: Accuracy,
-    decisions: Mapping[str, Leaf],
 ) -> list[Mapping[str, Leaf]]:
-    """Return what is decided otherwise: of values equal at the module's own precision for the first, and in float64 for
-    inputs a few rounding errors away, until a move decides nothing new."""
+    """Return what else may be decided, the first of equal elements first: at the module's own precision, in float64, and
+    in float64 of inputs that are some rounding errors larger, or smaller."""
     seed_generators(seed, device_of_inputs(inputs))
-    with as_it_was(module), under_autocast(autocast, inputs), own_precision(accuracy), _EqualInOrder():
-        known = [decisions, _decisions(Values.of(module(*cloned(inputs))).mapped(torch.Tensor.detach))]
-    for move in range(1, _MOST_MOVES + 1):
-        for sign in (1.0, -1.0):
-            moved = _moved(inputs, sign, move, autocast)
-            known.append(_decisions(_exactly(module, inputs, moved, seed)[0]))
-        if not any(_is_new(leaf, path, known[:-2]) for one in known[-2:] for path, leaf in one.items()):
-            break
-    return known[1:]
+    with _EqualInOrder():
+        with as_it_was(module), under_autocast(autocast, inputs), own_precision(accuracy):
+            own = Values.of(module(*cloned(inputs))).mapped(torch.Tensor.detach)
+        moved = [_moved(inputs, sign, autocast) for sign in (1.0, -1.0)]
+        exact = [_exactly(module, inputs, values, seed)[0] for values in ([*map(widened, inputs)], *moved)]
+    return [_decisions(one) for one in (own, *exact)]
 
 
-def _is_new(leaf: Leaf, path: str, known: Sequence[Mapping[str, Leaf]]) -> bool:
-    """Whether a decision, or an element of it, is none of those known."""
-    others = [one.get(path) for one in known]
-    if not isinstance(leaf, torch.Tensor):
-        return leaf not in others
-    new = torch.ones_like(leaf, dtype=torch.bool)
-    for other in others:
-        if isinstance(other, torch.Tensor) and other.shape == leaf.shape:
-            new &= leaf != other
-    return bool(new.any())
-
-
-def _moved(inputs: Sequence[Any], sign: float, move: int, autocast: torch.dtype | None) -> list[Any]:
+def _moved(inputs: Sequence[Any], sign: float, autocast: torch.dtype | None) -> list[Any]:
     """Floating-point inputs in float64, each element off by some rounding errors of the type that is computed in: equal
-    ones by equal errors, so that what is equal stays so. Each move has errors of its own."""
+    ones by equal errors, so that what is equal stays so."""
 
-    def off(tensor: torch.Tensor) -> torch.Tensor:
+    def move(tensor: torch.Tensor) -> torch.Tensor:
         wide: torch.Tensor = widened(tensor)
         if not tensor.is_floating_point():
             return wide
-        errors = sign * _ROUNDINGS * torch.finfo(autocast or tensor.dtype).eps
-        return wide + wide * torch.cos(wide * (1e5 * move)) * errors
+        return wide + wide * torch.cos(wide * 1e5) * (sign * _ROUNDINGS * torch.finfo(autocast or tensor.dtype).eps)
 
-    return [mapped(value, off) for value in inputs]
+    return [mapped(value, move) for value in inputs]
 
 
 def seeded(device: torch.device, seed: int) -> torch.Tensor:

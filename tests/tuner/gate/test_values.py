@@ -264,10 +264,10 @@ def test_what_an_element_may_be_off_by() -> None:
 
 def test_ties_that_a_half_type_makes_may_be_decided_either_way() -> None:
     """The two best experts of a gate in bfloat16: of equal scores any is the best, and hundreds are equal."""
-    best = module(lambda model, x: model.gate(x).topk(2)[1], gate=lambda: nn.Linear(2048, 8, bias=False))
+    best = module(lambda model, x: model.gate(x).topk(2)[1], gate=lambda: nn.Linear(512, 8, bias=False))
     torch.manual_seed(3)
     model: Any = best().bfloat16()
-    x = torch.randn(8192, 2048).bfloat16()
+    x = torch.randn(8192, 512).bfloat16()
     with torch.no_grad():
         expected = consult(model, "drawn", (x,)).output["output"]
         scores = (x.float() @ model.gate.weight.float().mT).bfloat16()
