@@ -181,15 +181,14 @@ def _decided_otherwise(
     seed: int,
     accuracy: Accuracy,
 ) -> list[Mapping[str, Leaf]]:
-    """Return what else may be decided, the first of equal elements first: at the module's own precision, in float64, and
-    in float64 of inputs that are some rounding errors larger, or smaller."""
+    """Return what else may be decided, the first of equal elements first: at the module's own precision, and in float64 of
+    inputs that are some rounding errors larger, or smaller."""
     seed_generators(seed, device_of_inputs(inputs))
     with _EqualInOrder():
         with as_it_was(module), under_autocast(autocast, inputs), own_precision(accuracy):
             own = Values.of(module(*cloned(inputs))).mapped(torch.Tensor.detach)
-        moved = [_moved(inputs, sign, autocast) for sign in (1.0, -1.0)]
-        exact = [_exactly(module, inputs, values, seed)[0] for values in ([*map(widened, inputs)], *moved)]
-    return [_decisions(one) for one in (own, *exact)]
+        near = [_exactly(module, inputs, _moved(inputs, sign, autocast), seed)[0] for sign in (1.0, -1.0)]
+    return [_decisions(one) for one in (own, *near)]
 
 
 def _moved(inputs: Sequence[Any], sign: float, autocast: torch.dtype | None) -> list[Any]:
