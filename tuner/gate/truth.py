@@ -181,8 +181,8 @@ def _decided_otherwise(
     seed: int,
     accuracy: Accuracy,
 ) -> list[Mapping[str, Leaf]]:
-    """Return what else may be decided, the first of equal elements first: at the module's own precision, and in float64 of
-    inputs that are some rounding errors larger, or smaller."""
+    """Return what else may be decided, the first of equal elements first: at the module's own precision, and in float64
+    of inputs that are some rounding errors larger, or smaller."""
     seed_generators(seed, device_of_inputs(inputs))
     with _EqualInOrder():
         with as_it_was(module), under_autocast(autocast, inputs), own_precision(accuracy):
