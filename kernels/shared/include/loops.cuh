@@ -285,11 +285,12 @@ __device__ __forceinline__ bool from_lane_beside(bool mine, int distance) {
 template <int rows, int lanes, bool neighbours_are_lanes> struct Threads {
     static constexpr int shuffled = !neighbours_are_lanes ? 1 : lanes < 32 ? lanes : 32;
 
+    // Of a single one the compiler is to know the number: places in a window are constants then.
     static __device__ __forceinline__ int row() {
-        return neighbours_are_lanes ? threadIdx.x / lanes : threadIdx.x % rows;
+        return rows == 1 ? 0 : neighbours_are_lanes ? threadIdx.x / lanes : threadIdx.x % rows;
     }
     static __device__ __forceinline__ int lane() {
-        return neighbours_are_lanes ? threadIdx.x % lanes : threadIdx.x / rows;
+        return lanes == 1 ? 0 : neighbours_are_lanes ? threadIdx.x % lanes : threadIdx.x / rows;
     }
 
     // What the lanes of a row have, joined in one order, for each of them.

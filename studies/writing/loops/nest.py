@@ -46,6 +46,7 @@ class Pass:
         joins: how many values of a row are joined where several blocks may have it; 0 where one has.
         parts: how many blocks it had better have then.
         innermost: the size of the dimension whose elements a thread has several of; None where it has one at once.
+        is_numbered: whether it numbers all elements of all rows, of which no tensor may have as many.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Pass:
     joins: int = 0
     parts: int = 1
     innermost: sympy.Expr | None = None
+    is_numbered: bool = False
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -133,6 +135,7 @@ class NestWriter:
         self.packs: dict[str, str] = {}
         self.puts: list[str] = []
         self.stores: dict[str, list[str]] = {}
+        self.is_numbered = False
 
     # The handler calls the methods from here to `write`.
 
@@ -279,17 +282,22 @@ class NestWriter:
             joins,
             self._usual_parts(rows) if joins else 1,
             innermost,
+            self.is_numbered,
         )
 
     def _usual_threads(self, along: bool, loops: int) -> tuple[int, int]:
         """Return rows and lanes of a block of 256 threads: lanes for long rows, or for few of them.
 
-        Of rows that are gone over in several loops there are as many as keep a row in their registers, up to 512. Where
-        those lie across memory, 512 threads read more neighbours at a time.
+        Of rows that are gone over in several loops there are as many as keep a row in their registers, up to 512; where
+        those lie across memory, 512 threads read more neighbours at a time. A window without packs of neighbours has a
+        single thread, which knows all places in it.
         """
         if self.reduced is None:
             return 256, 1
         kept, reduced = hint(self.kept), hint(self.reduced)
+        is_window = len(self.domain.reduced_dimensions) > 1 and reduced % 2 == 1 and reduced <= _MOST_KEPT
+        if is_window and kept >= _THREADS:
+            return 256, 1
         most_kept = _MOST_KEPT if along else _MOST_KEPT_ACROSS
         keeping = 1 << (-(-reduced // most_kept) - 1).bit_length() if loops > 1 else 1
         wanted = reduced // 4 if along else min(reduced // 4, 32, max(keeping, _THREADS // max(1, kept)))
@@ -392,6 +400,7 @@ class NestWriter:
         if self._is_looped(node) and not reduced:
             variables = self.domain.variables(kept)
             if variables is None:
+                self.is_numbered = True
                 variables = self._variables(K * self.reduced + R, kept)
             run_body(self.handler, node._body, variables, ())
             return

@@ -333,11 +333,14 @@ class ProgramWriter:
                 yield self._python(condition)
 
     def _counts(self, passes: Sequence[Pass]) -> Iterator[str]:
-        """The numbers of elements of the tensors and of the nests."""
+        """The numbers of elements of the tensors and of the nests, as far as these number their own."""
         counts = [V.graph.get_numel(tensor.name) for one in passes for tensor in one.tensors]
-        counts += [one.kept * (1 if one.reduced is None else one.reduced) for one in passes]
-        for one in counts:
-            yield self._renamed(cpp(tidy(one)))
+        for one in passes:
+            counts.append(one.kept)
+            if one.reduced is not None:
+                counts.append(one.kept * one.reduced if one.is_numbered else one.reduced)
+        for count in counts:
+            yield self._renamed(cpp(tidy(count)))
 
 
 def _is_in_rows(layout: ir.Layout) -> bool:
@@ -379,7 +382,8 @@ def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:
 
 namespace functions {{
 
-constexpr long long limit = 1ll << 30;
+// Threads without an element are behind the last one.
+constexpr long long limit = (1ll << 31) - (1 << 20);
 using index_t = Index<{" && ".join(sizes)}>::type;
 
 {texts}

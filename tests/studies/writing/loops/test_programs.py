@@ -172,6 +172,8 @@ def test_few_long_rows_are_reduced_by_several_blocks_each_before_their_elements_
         (lambda x: torch.softmax(x, 1), (600, 8200), (1, 512)),
         (lambda x: torch.softmax(x, 1), (600, 16385), (1, 256)),
         (lambda x: x.sum(1), (600, 8200), (1, 256)),
+        (lambda x: functional.avg_pool3d(x, 3, 2), (2, 8, 80, 80, 80), (256, 1)),
+        (lambda x: functional.avg_pool3d(x, 4), (2, 8, 160, 160, 160), (16, 16)),
     ],
 )
 def test_rows_that_are_read_several_times_have_lanes_that_keep_them(
@@ -179,6 +181,16 @@ def test_rows_that_are_read_several_times_have_lanes_that_keep_them(
 ) -> None:
     (one,) = program_of(Case(Called(function), {"x": torch.empty(shape)}), "rows").passes
     assert (one.rows, one.lanes) == threads
+
+
+def test_places_have_32_bits_where_windows_alone_have_more_elements_than_tensors() -> None:
+    """The windows have 27 times the elements that they reduce to, and what numbers them all is no place."""
+    pooled = program_of(
+        Case(Called(lambda x: functional.avg_pool3d(x, 3, 2)), {"x": torch.empty(16, 16, 160, 160, 160)}), "pooled"
+    )
+    sizes = {f"x_{n}": size for n, size in enumerate((16, 16, 160, 160, 160))}
+    counts = [eval(one, {"floor_div": lambda x, y: x // y}, sizes) for one in pooled.counts]
+    assert max(counts) == 16 * 16 * 160**3 and 27 in counts
 
 
 def test_several_results_are_returned_in_their_form(tmp_path: Path) -> None:
