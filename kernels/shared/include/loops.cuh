@@ -131,7 +131,7 @@ template <class T, class U> __device__ __forceinline__ constexpr auto smaller(T 
 __device__ __forceinline__ accumulator_t rounded(accumulator_t x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     if constexpr (is_same<scalar_t, bfloat_t>) {
-        // A pair's upper half: to round one value and widen it ptxas takes an instruction of a quarter of the rate.
+        // As a pair's upper half, by F2FP: to round one value and widen it ptxas takes F2F, which is slower.
         unsigned pair;
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(static_cast<float>(x)), "f"(0.0f));
         return __uint_as_float(pair);

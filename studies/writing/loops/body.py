@@ -218,9 +218,10 @@ class Handler(DefaultHandler):
 
     def constant(self, value: Any, dtype: torch.dtype) -> str:
         """Return a number."""
-        text = literal(value, type_of(dtype, self.main))
+        kind = type_of(dtype, self.main)
+        text = literal(value, kind)
         text = f"({text})" if text.startswith("-") else text
-        if torch.tensor(value, dtype=self.main).item() == value:
+        if kind == "accumulator_t" and torch.tensor(value, dtype=self.main).item() == value:
             self.rounded.add(text)
         return text
 

@@ -382,7 +382,7 @@ def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:
 
 namespace functions {{
 
-// Threads without an element are behind the last one.
+// Places fit 32 bits up to here, those of threads behind the last element too.
 constexpr long long limit = (1ll << 31) - (1 << 20);
 using index_t = Index<{" && ".join(sizes)}>::type;
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from tunebench.kernels.runtime.attributes import attributes_of, changed
+from tunebench.studies.writing.loops.body import Handler
 from tunebench.studies.writing.loops.lower import UnloweredError
 from tunebench.studies.writing.loops.program import Program
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
@@ -270,6 +271,15 @@ def test_what_a_half_type_has_is_not_rounded_again(
     assert sum(one.text.count("rounded(") for one in program_of(case, "exact").passes) == count
     found = run({"exact": case}, tmp_path, "bfloat16")["exact"]
     assert torch.equal(found, forward(case.inputs["exact_x"]))
+
+
+def test_an_integer_becomes_a_number_where_it_is_converted() -> None:
+    handler = Handler(torch.bfloat16, None)
+    value = handler.to_dtype(handler.constant(8, torch.int64), torch.float32, torch.int64)
+    assert handler.lines.statements == [f"const auto {value} = accumulator_t(8);"]
+    assert handler.to_dtype(value, torch.bfloat16, torch.float32, use_compute_types=False) != value
+    exact = handler.constant(8, torch.float32)
+    assert handler.to_dtype(exact, torch.bfloat16, torch.float32, use_compute_types=False) == exact
 
 
 def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -> None:
