@@ -224,6 +224,11 @@ template <bool is_largest> struct Best {
         }
         return (is_largest ? a.value > b.value : a.value < b.value) ? a : b;
     }
+    // Of elements in their order: the first of equal ones stays, and the first NaN.
+    template <class T> static __device__ __forceinline__ Placed<T> add(Placed<T> a, T value, long long place) {
+        const bool is_better_or_none = !(is_largest ? value <= a.value : value >= a.value);
+        return a.place < 0 || (is_better_or_none && a.value == a.value) ? Placed<T>{value, place} : a;
+    }
 };
 
 // A mean, the sum of squares around it, and of how many: joined as Chan, Golub and LeVeque (1983) do.

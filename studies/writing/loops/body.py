@@ -318,7 +318,7 @@ class Handler(DefaultHandler):
         if reduction_type in ("argmax", "argmin"):
             of = type_of(src_dtype, self.main)
             join = f"Best<{str(reduction_type == 'argmax').lower()}>"
-            text = f"{join}::join({{0}}, Placed<{of}>{{{{{value}, r}}}})"
+            text = f"{join}::add({{0}}, {cast(of)}({{1}}), r)"
             name = self.nest.reduce(self, f"Placed<{of}>", f"Placed<{of}>{{0, -1}}", join, text, value)
             return f"{name}.place"
         if reduction_type not in _JOINS:

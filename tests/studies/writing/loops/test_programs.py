@@ -273,6 +273,17 @@ def test_what_a_half_type_has_is_not_rounded_again(
     assert torch.equal(found, forward(case.inputs["exact_x"]))
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_the_first_of_equal_places_and_of_nans_is_torchs(dim: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randint(-3, 4, (60, 900)).float()
+    x[3::7, 2::5] = torch.nan
+    x[1, :] = -torch.inf
+    x[:, 1] = torch.inf
+    case = Case(Called(lambda x: torch.stack([x.argmax(dim), x.argmin(dim)])), {"placed_x": x})
+    assert torch.equal(run({"placed": case}, tmp_path)["placed"], case.model(x))
+
+
 def test_an_integer_becomes_a_number_where_it_is_converted() -> None:
     handler = Handler(torch.bfloat16, None)
     value = handler.to_dtype(handler.constant(8, torch.int64), torch.float32, torch.int64)
