@@ -272,18 +272,20 @@ struct Spread {
     }
 };
 
-template <class T> __device__ __forceinline__ T from_lane_beside(T mine, int distance) {
-    static_assert(sizeof(T) % 4 == 0, "shuffled in words");
+// What another lane has, by an exchange of words.
+template <class T, class Exchange> __device__ __forceinline__ T from_lane(T mine, Exchange exchange) {
+    if constexpr (sizeof(T) < 4) {
+        return static_cast<T>(exchange(static_cast<unsigned>(mine)));
+    }
     T found = mine;
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
-        reinterpret_cast<unsigned*>(&found)[i] =
-            __shfl_xor_sync(0xFFFFFFFFu, reinterpret_cast<const unsigned*>(&mine)[i], distance);
+        reinterpret_cast<unsigned*>(&found)[i] = exchange(reinterpret_cast<const unsigned*>(&mine)[i]);
     }
     return found;
 }
-__device__ __forceinline__ bool from_lane_beside(bool mine, int distance) {
-    return __shfl_xor_sync(0xFFFFFFFFu, int(mine), distance) != 0;
+template <class T> __device__ __forceinline__ T from_lane_beside(T mine, int distance) {
+    return from_lane(mine, [&](unsigned word) { return __shfl_xor_sync(0xFFFFFFFFu, word, distance); });
 }
 
 // The threads of a block: `lanes` for each of `rows`, powers of two; neighbours are lanes of one row, or of rows beside it.
@@ -326,19 +328,25 @@ template <int rows, int lanes, bool neighbours_are_lanes> struct Threads {
         if constexpr (lanes == 1) {
             return before = is_first ? mine : join(before, mine);
         } else {
-            __shared__ T shared[rows][lanes];
+            const int of_warp = lane() % shuffled, warp = lane() / shuffled;
+#pragma unroll
+            for (int distance = 1; distance < shuffled; distance *= 2) {
+                const T other =
+                    from_lane(mine, [&](unsigned word) { return __shfl_up_sync(0xFFFFFFFFu, word, distance, shuffled); });
+                mine = of_warp >= distance ? join(other, mine) : mine;
+            }
+            __shared__ T shared[rows][lanes / shuffled];
             __syncthreads();
-            shared[row()][lane()] = mine;
-            for (int distance = 1; distance < lanes; distance *= 2) {
-                __syncthreads();
-                const bool has_other = lane() >= distance;
-                const T other = has_other ? shared[row()][lane() - distance] : mine;
-                __syncthreads();
-                mine = has_other ? join(other, mine) : mine;
-                shared[row()][lane()] = mine;
+            if (of_warp == shuffled - 1) {
+                shared[row()][warp] = mine;
             }
             __syncthreads();
-            const T all = shared[row()][lanes - 1];
+            T all = shared[row()][0], earlier = all;
+            for (int part = 1; part < lanes / shuffled; ++part) {
+                earlier = part < warp ? join(earlier, shared[row()][part]) : earlier;
+                all = join(all, shared[row()][part]);
+            }
+            mine = warp > 0 ? join(earlier, mine) : mine;
             mine = is_first ? mine : join(before, mine);
             before = is_first ? all : join(before, all);
             return mine;

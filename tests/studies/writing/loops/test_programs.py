@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs import Case, kernel_of, program_of, results_of, run
+from programs import Case, kernel_of, plan_of, program_of, result_of, results_of, run
 from torch import nn
 from torch.nn import functional
 
@@ -271,6 +271,18 @@ def test_what_a_half_type_has_is_not_rounded_again(
     assert sum(one.text.count("rounded(") for one in program_of(case, "exact").passes) == count
     found = run({"exact": case}, tmp_path, "bfloat16")["exact"]
     assert torch.equal(found, forward(case.inputs["exact_x"]))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("lanes", [1, 4, 64, 256])
+def test_a_scan_has_as_many_lanes_as_it_is_given(lanes: int, dim: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = Case(Called(lambda x: x.cumsum(dim)), {"scanned_x": torch.randint(-9, 9, (270, 300)).double()})
+    narrow = Case(Called(lambda x: x.int().cumsum(dim, dtype=torch.int16)), {"narrow_x": torch.randn(90, 300).mul(9)})
+    for name, one, dtype in (("scanned", case, "float64"), ("narrow", narrow, "float32")):
+        program = program_of(one, name)
+        plan = plan_of({name: one}, {name: program}, tmp_path, dtype, _lanes=lanes, _rows=4)
+        assert torch.equal(result_of(one, program, plan), one.model(*one.inputs.values()))
 
 
 @pytest.mark.parametrize("dim", [0, 1])
