@@ -16,6 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.writing.new.trace import parameters_replaced
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.device import find_device
@@ -125,7 +126,8 @@ class _Cost(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _is_small(reference: Reference) -> bool:
     """Whether a forward stays within the bounds, found without memory for it."""
     with FakeTensorMode(), torch.no_grad(), _Cost() as cost:
-        model = reference.model(*reference.get_init_inputs())
+        with parameters_replaced():
+            model = reference.model(*reference.get_init_inputs())
         model(*reference.get_inputs())
     return bool(cost.bytes <= MOST_BYTES and cost.operations <= MOST_OPERATIONS)
 
@@ -163,6 +165,10 @@ def _compare(factory: type[TunedModule], reference: Reference, mode: Mode) -> No
             raise UserError(f"{what} draws other random numbers")
 
 
+_ONE_TIE_OF = 64
+"""Of so many integers ties may decide one otherwise, as scores in bfloat16 have them; which, the gate asks."""
+
+
 def _called(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Values, list[int]]:
     """Call a model; return its output with its inputs and buffers afterwards, and the state of the generator then."""
     given = cloned(inputs)
@@ -176,7 +182,7 @@ def _called(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Values, list[int
 def _is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     """Whether two results are the same up to what rounding may make of them."""
     if not wanted.is_floating_point():
-        return torch.equal(found, wanted)
+        return found.shape == wanted.shape and int((found != wanted).sum()) * _ONE_TIE_OF <= wanted.numel()
     finite = wanted[wanted.isfinite()]
     size = float(finite.abs().max()) if finite.numel() else 0.0
     allowed = FEW_SAMPLES_MULTIPLE * tolerance_of(wanted.dtype) * max(size, math.ulp(1.0))

@@ -67,7 +67,7 @@ def trace(reference: Reference) -> Traced:
         UserError: its `forward` takes arguments without names.
     """
     fake = FakeTensorMode()
-    with users_code("the problem's Model cannot be made", reference.path), fake:
+    with users_code("the problem's Model cannot be made", reference.path), fake, parameters_replaced():
         model = reference.model(*reference.get_init_inputs())
     with users_code("get_inputs() does not run", reference.path), fake:
         inputs = tuple(reference.get_inputs())
@@ -90,6 +90,29 @@ def trace(reference: Reference) -> Traced:
     except Exception as error:  # noqa: BLE001 - whatever torch.fx or the model raises of a trace is a reason
         reason = str(error) if isinstance(error, UserError) else described(error)
     return Traced(model, inputs, names, defaults, graph, reason, shape, dtype, dtypes)
+
+
+@contextlib.contextmanager
+def parameters_replaced() -> Iterator[None]:
+    """Within it a module that is converted, as by `.half()`, has new parameters: torch would swap their memory, which
+    tensors without values refuse (torch 2.11)."""
+    own, found = nn.Module._apply, dict[nn.Parameter, nn.Parameter]()
+
+    def apply(self: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+        for child in self.children() if recurse else ():
+            child._apply(function)  # type: ignore[no-untyped-call]
+        for name, one in self._parameters.items():
+            if one is not None:
+                with torch.no_grad():
+                    self._parameters[name] = found.setdefault(one, nn.Parameter(function(one), one.requires_grad))
+        self._buffers.update({name: one if one is None else function(one) for name, one in self._buffers.items()})
+        return self
+
+    nn.Module._apply = apply  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module._apply = own  # type: ignore[method-assign]
 
 
 def _in_both_modes(model: nn.Module, inputs: tuple[Any, ...], fake: FakeTensorMode) -> fx.Graph:

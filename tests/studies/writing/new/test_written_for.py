@@ -10,10 +10,11 @@ import pytest
 import torch
 from small_problems import problem
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tunebench
 from tunebench.kernels.runtime.registry import import_model
-from tunebench.studies.writing.new.trace import trace
+from tunebench.studies.writing.new.trace import parameters_replaced, trace
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
@@ -223,3 +224,26 @@ def test_passes_behind_a_convolution_are_drop_ins_where_statistics_move(tmp_path
     # With some inputs in bfloat16 the largest error is just more than four times torch's, since values are so few.
     (report,) = tunebench.check(tmp_path / "mine", device="cpu", modes=("train",), seed=3)
     assert report.verdict.passed, str(report)
+
+
+@pytest.mark.slow
+def test_a_model_that_converts_itself_may_decide_by_ties(tmp_path: Path) -> None:
+    """Of scores in bfloat16 some are equal, and which is the best is neither's to say."""
+    forward = "return torch.topk(self.fc(x).softmax(-1), 2)[1]"
+    layer = "self.fc = nn.Linear(256, 8).bfloat16()"
+    file = problem(tmp_path, forward, layer, "x", "torch.randn(512, 256).bfloat16()")
+    assert tunebench.new(tmp_path / "mine", problem=file).block == "Passes"
+
+
+def test_parameters_stay_shared_where_a_module_without_memory_is_converted() -> None:
+    own = nn.Module._apply
+    with FakeTensorMode(), parameters_replaced():
+        model = nn.ModuleDict({"first": nn.Linear(4, 4), "second": nn.Linear(4, 4), "norm": nn.BatchNorm1d(4)})
+        model["second"].weight = model["first"].weight
+        model["norm"].weight.requires_grad_(False)
+        model.half()
+    assert nn.Module._apply is own
+    assert {one.dtype for one in (*model.parameters(), model["norm"].running_mean)} == {torch.half}
+    assert model["second"].weight is model["first"].weight and isinstance(model["first"].weight, nn.Parameter)
+    assert [one.requires_grad for one in model["norm"].parameters()] == [False, True]
+    assert model["norm"].num_batches_tracked.dtype is torch.int64
