@@ -1,4 +1,4 @@
-"""What kernels are compiled to for Hopper, without a GPU: `python -m tests.benchmarks.instructions FOLDER ...`.
+"""Count the instructions of kernels for Hopper, without a GPU: `python -m tests.benchmarks.instructions FOLDER ...`.
 
 Prints for each entry point of a kernel's default configuration its instructions, by Triton's `nvdisasm`: how many there
 are, how many read memory, by 16 bytes or less, and how many are of the slow unit; then registers and spilled bytes.
@@ -17,14 +17,13 @@ from typing import Annotated
 import torch
 import triton
 import typer
+from tests.hopper import HOPPER
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.request.text import read_values
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
-from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.gate.values import mapped
 
-_HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
 _SLOW = ("MUFU", "F2F", "F2I", "I2F", "FRND")
 _NAME = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9_.]*)")
 
@@ -45,8 +44,8 @@ def main(
         problem = model.problem(*mapped(inputs, lambda one: torch.empty_like(one, device="cpu")))
         if problem is None:
             raise typer.BadParameter(f"{folder}: {model.reason}")
-        configuration = kernel.space.choose(chosen, problem, _HOPPER)
-        build = NvrtcCompiler().compile(kernel.variant(configuration, problem, _HOPPER.architecture))
+        configuration = kernel.space.choose(chosen, problem, HOPPER)
+        build = NvrtcCompiler().compile(kernel.variant(configuration, problem, HOPPER.architecture))
         texts = _disassembled(build.code)
         for name, figures in build.figures.items():
             names = _NAME.findall(texts[name])

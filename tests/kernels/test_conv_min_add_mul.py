@@ -6,17 +6,17 @@ import itertools
 import pytest
 import torch
 from five_models import pin
+from hopper import HOPPER
 from torch import nn
 
 from tunebench.kernels.conv_min_add_mul.model import ModelNew
 from tunebench.kernels.conv_min_add_mul.reference import Model
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.problem import Problem
 
 CPU = find_device("cpu")
-HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
 SPACE = ModelNew.kernel.space
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 

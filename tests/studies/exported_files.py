@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from five_models import SIZES
+from hopper import HOPPER
 from torch import nn
 
 from tunebench.kernels.runtime.registry import load_model
@@ -16,11 +17,10 @@ from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.writing.export.hub import project_files
 from tunebench.studies.writing.export.write import Evidence, Layout, file_text, layout_of
 from tunebench.tuner.configuration import Value
-from tunebench.tuner.device import Device, DeviceKind
+from tunebench.tuner.device import Device
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
 
-HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
 BEST: dict[str, dict[str, Value]] = {
     "scalar_mul": {},
     "conv_min_add_mul": {"convolution": "implicit_gemm"},

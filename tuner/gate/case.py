@@ -22,8 +22,7 @@ class Expected:
     Attributes:
         values: in float64, complex numbers as pairs; where the reference at its own precision is not finite, what it
             is there. Integers and truth values are what they are.
-        rounded: other answers that pass, element by element: of integers and truth values, what the reference makes of
-            inputs that are a rounding error off.
+        alternatives: other answers that pass, element by element, of integers and truth values (see `Truth`).
         scale, norm: what errors are relative to (see `comparison.scale_of`); 1 for integers.
         like: a meta tensor of the reference's own: shape, dtype, layout.
         device: where the reference's own is.
@@ -36,7 +35,7 @@ class Expected:
     """
 
     values: torch.Tensor
-    rounded: Sequence[torch.Tensor]
+    alternatives: Sequence[torch.Tensor]
     scale: torch.Tensor
     norm: float
     like: torch.Tensor
@@ -82,7 +81,7 @@ class Expected:
             rewritten: it comes from a rewrite of the algebra (see `comparison.compare`).
         """
         if self.is_exact:
-            return count_differing(tensor, self.values, self.rounded)
+            return count_differing(tensor, self.values, self.alternatives)
         got = real(tensor)
         errors = compare(
             got, self._meant_by(got), self.scale, self.bound, self.norm, rewritten=rewritten, free=self.free
@@ -155,9 +154,9 @@ def figures(tensor: torch.Tensor | float) -> torch.Tensor:
 
 
 def expect(
-    own: Leaf, exact: Leaf, rounded: Iterable[Leaf] = (), *, aliases: bool = False, free: bool = False
+    own: Leaf, exact: Leaf, alternatives: Iterable[Leaf] = (), *, aliases: bool = False, free: bool = False
 ) -> Expected:
-    """Return what a leaf should be, from the reference's answers: its own, in float64, and on inputs a rounding off.
+    """Return what a leaf should be, from the reference's answers: its own, in float64, and alternatives.
 
     Args:
         own: a tensor or a float.
@@ -169,7 +168,9 @@ def expect(
     if isinstance(exact, torch.Tensor | float) and figures(exact).shape != mine.shape:
         exact = None
     if not (mine.is_floating_point() or mine.is_complex()):
-        others = [other for other in (exact, *rounded) if isinstance(other, torch.Tensor) and other.shape == mine.shape]
+        others = [
+            other for other in (exact, *alternatives) if isinstance(other, torch.Tensor) and other.shape == mine.shape
+        ]
         nothing = ErrorFigures(0.0, 0.0, 0.0, 0.0, 0.0)
         return Expected(mine, others, torch.ones(1, 1), 1.0, like, mine.device, aliases, nothing)
     measured = real(mine)

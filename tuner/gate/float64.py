@@ -42,7 +42,7 @@ def in_float64(module: nn.Module, inputs: Sequence[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_it_was(module: nn.Module) -> Iterator[None]:
-    """Have a module hold again what it holds, the same tensors and values; its buffers are copies meanwhile."""
+    """Restore a module's tensors and attributes at the end; its buffers are copies meanwhile."""
     tensors = [*module.parameters(), *module.buffers()]
     memory = [tensor.data for tensor in tensors]
     parts = [(part, [dict(held) for held in _held_by(part)]) for part in module.modules()]

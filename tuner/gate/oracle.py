@@ -245,12 +245,12 @@ def _expected(truth: Truth, note: str, free: bool) -> dict[str, Expected]:
         note: why the answer in float64 is no truth; empty where it is.
     """
     exact = {} if note or truth.exact is None else truth.exact.leaves
-    rounded = [] if note else truth.rounded
+    alternatives = [] if note else truth.alternatives
     return {
         path: expect(
             own,
             exact.get(path),
-            [other.get(path) for other in rounded],
+            [other.get(path) for other in alternatives],
             aliases=path in truth.aliases,
             free=free,
         )
@@ -261,7 +261,7 @@ def _expected(truth: Truth, note: str, free: bool) -> dict[str, Expected]:
 
 def _plain(truth: Truth, path: str) -> list[Leaf]:
     """Return the values that a leaf may have which is neither a tensor nor a float."""
-    others = [*([] if truth.exact is None else [truth.exact.leaves]), *truth.rounded]
+    others = [*([] if truth.exact is None else [truth.exact.leaves]), *truth.alternatives]
     return [truth.own.leaves[path], *(one[path] for one in others if path in one)]
 
 

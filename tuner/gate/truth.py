@@ -32,7 +32,7 @@ class Truth:
         own: the output.
         exact: in float64; None where there is none.
         why: there is none.
-        rounded: other integers and truth values that are as right: see `_decided_otherwise`.
+        alternatives: other integers and truth values that are as right: see `_decided_otherwise`.
         draws: the call draws random numbers.
         own_buffers, exact_buffers: the buffers after the call.
         own_inputs, exact_inputs: what the inputs hold after the call that it changes, by names such as `input 1`.
@@ -43,7 +43,7 @@ class Truth:
     own: Values
     exact: Values | None
     why: str
-    rounded: Sequence[Mapping[str, Leaf]]
+    alternatives: Sequence[Mapping[str, Leaf]]
     draws: bool
     own_buffers: Mapping[str, torch.Tensor]
     exact_buffers: Mapping[str, torch.Tensor]
@@ -82,13 +82,13 @@ def truth_of(
         Exception: whatever the module raises at its own precision.
     """
     device = device_of_inputs(inputs)
-    wide, exact, rounded, why = [widened(value) for value in inputs], None, [], ""
+    wide, exact, alternatives, why = [widened(value) for value in inputs], None, [], ""
     exact_buffers: Mapping[str, torch.Tensor] = {}
     before = checksums(wide)
     try:
         exact, exact_buffers = _exactly(module, inputs, wide, seed)
         if _decisions(exact):
-            rounded = _decided_otherwise(module, inputs, autocast, seed, accuracy)
+            alternatives = _decided_otherwise(module, inputs, autocast, seed, accuracy)
     except torch.OutOfMemoryError:
         raise
     except FAILURES as error:
@@ -112,7 +112,7 @@ def truth_of(
         own=own,
         exact=exact,
         why=why,
-        rounded=rounded,
+        alternatives=alternatives,
         draws=draws,
         own_buffers=own_buffers,
         exact_buffers=exact_buffers or own_buffers,

@@ -224,7 +224,7 @@ template <bool is_largest> struct Best {
         }
         return (is_largest ? a.value > b.value : a.value < b.value) ? a : b;
     }
-    // Of elements in their order: the first of equal ones stays, and the first NaN.
+    // Adds the next element of a row: the first of equal ones stays, and the first NaN.
     template <class T> static __device__ __forceinline__ Placed<T> add(Placed<T> a, T value, long long place) {
         const bool is_better_or_none = !(is_largest ? value <= a.value : value >= a.value);
         return a.place < 0 || (is_better_or_none && a.value == a.value) ? Placed<T>{value, place} : a;
@@ -249,7 +249,7 @@ struct Spread {
         const accumulator_t count = a.count + 1, step = value - a.mean, mean = a.mean + quotient(step, count);
         return {mean, a.squares + step * (value - mean), count};
     }
-    // Of several at once, a power of two: one quotient for all of them. In pairs the mean of equal values is exact.
+    // Adds several values, a power of two, by one quotient. Since they are summed in pairs, the mean of equal ones is exact.
     template <int number> static __device__ __forceinline__ Moments add(Moments a, const accumulator_t (&values)[number]) {
         accumulator_t sums[number];
 #pragma unroll
@@ -272,7 +272,7 @@ struct Spread {
     }
 };
 
-// What another lane has, by an exchange of words.
+// Returns what another lane has, by an exchange of words.
 template <class T, class Exchange> __device__ __forceinline__ T from_lane(T mine, Exchange exchange) {
     if constexpr (sizeof(T) < 4) {
         return static_cast<T>(exchange(static_cast<unsigned>(mine)));
@@ -292,7 +292,7 @@ template <class T> __device__ __forceinline__ T from_lane_beside(T mine, int dis
 template <int rows, int lanes, bool neighbours_are_lanes> struct Threads {
     static constexpr int shuffled = !neighbours_are_lanes ? 1 : lanes < 32 ? lanes : 32;
 
-    // Of a single one the compiler is to know the number: places in a window are constants then.
+    // The compiler has to know the number of a single row or lane: places in a window are constants then.
     static __device__ __forceinline__ int row() {
         return rows == 1 ? 0 : neighbours_are_lanes ? threadIdx.x / lanes : threadIdx.x % rows;
     }

@@ -72,7 +72,7 @@ _CONDITIONS = (
 )
 """Operations whose results are truth values."""
 _KEEPING = ("abs", "neg", "maximum", "minimum", "where", "round", "floor", "ceil", "trunc", "relu", "sign", "identity")
-"""Operations that round nothing: of values of a half type they make values of it."""
+"""Operations that round nothing: their result is of the half type where their operands are."""
 _SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _JOINS = {"sum": "Sum", "prod": "Product", "max": "Max", "min": "Min", "any": "Any", "xor_sum": "Parity"}
 _NUMBER = re.compile(r"accumulator_t\([-+.e\d]+\)")

@@ -28,7 +28,8 @@ from tunebench.studies.writing.loops.expressions import coefficient, cpp, groupe
 from tunebench.studies.writing.loops.lower import Nest, UnloweredError, group_of
 
 _MOST_KEPT, _MOST_KEPT_ACROSS, _MOST_LANES = 32, 16, 512
-"""Upper limits of what a thread keeps of a row from loop to loop (`Trips` in loops.cuh), and of such threads."""
+"""Upper limits of the elements of a row that a thread keeps from loop to loop (`Trips` in loops.cuh), along memory and
+across it, and of such threads."""
 _MOST_SPLIT, _LEAST_PART, _BLOCKS, _THREADS = 4096, 1024, 512, 1 << 18
 """Most rows that several blocks may have each, least elements of a row for each, enough blocks, enough threads."""
 
@@ -46,7 +47,7 @@ class Pass:
         joins: how many values of a row are joined where several blocks may have it; 0 where one has.
         parts: how many blocks it had better have then.
         innermost: the size of the dimension whose elements a thread has several of; None where it has one at once.
-        is_numbered: whether it numbers all elements of all rows, of which no tensor may have as many.
+        is_numbered: whether it numbers all elements of all rows, which may be more than any tensor has.
     """
 
     name: str

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.studies.writing.new.trace import parameters_replaced
+from tunebench.studies.writing.new.trace import converted_in_place
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.cpu.compiler import CpuCompiler
 from tunebench.tuner.device import find_device
@@ -125,9 +125,8 @@ class _Cost(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _is_small(reference: Reference) -> bool:
     """Whether a forward stays within the bounds, found without memory for it."""
-    with FakeTensorMode(), torch.no_grad(), _Cost() as cost:
-        with parameters_replaced():
-            model = reference.model(*reference.get_init_inputs())
+    with FakeTensorMode(), torch.no_grad(), converted_in_place(), _Cost() as cost:
+        model = reference.model(*reference.get_init_inputs())
         model(*reference.get_inputs())
     return bool(cost.bytes <= MOST_BYTES and cost.operations <= MOST_OPERATIONS)
 
@@ -166,7 +165,7 @@ def _compare(factory: type[TunedModule], reference: Reference, mode: Mode) -> No
 
 
 _ONE_TIE_OF = 64
-"""Of so many integers ties may decide one otherwise, as scores in bfloat16 have them; which, the gate asks."""
+"""One integer of this number may differ: ties decide some in half types. The gate checks which may."""
 
 
 def _called(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Values, list[int]]:

@@ -67,7 +67,7 @@ def trace(reference: Reference) -> Traced:
         UserError: its `forward` takes arguments without names.
     """
     fake = FakeTensorMode()
-    with users_code("the problem's Model cannot be made", reference.path), fake, parameters_replaced():
+    with users_code("the problem's Model cannot be made", reference.path), fake, converted_in_place():
         model = reference.model(*reference.get_init_inputs())
     with users_code("get_inputs() does not run", reference.path), fake:
         inputs = tuple(reference.get_inputs())
@@ -93,26 +93,18 @@ def trace(reference: Reference) -> Traced:
 
 
 @contextlib.contextmanager
-def parameters_replaced() -> Iterator[None]:
-    """Within it a module that is converted, as by `.half()`, has new parameters: torch would swap their memory, which
-    tensors without values refuse (torch 2.11)."""
-    own, found = nn.Module._apply, dict[nn.Parameter, nn.Parameter]()
+def converted_in_place() -> Iterator[None]:
+    """Convert parameters by their data where torch swaps tensors, which those without values refuse (torch 2.11)."""
+    swap = torch.utils.swap_tensors
 
-    def apply(self: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-        for child in self.children() if recurse else ():
-            child._apply(function)  # type: ignore[no-untyped-call]
-        for name, one in self._parameters.items():
-            if one is not None:
-                with torch.no_grad():
-                    self._parameters[name] = found.setdefault(one, nn.Parameter(function(one), one.requires_grad))
-        self._buffers.update({name: one if one is None else function(one) for name, one in self._buffers.items()})
-        return self
+    def take(one: torch.Tensor, other: torch.Tensor) -> None:
+        one.data = other.data
 
-    nn.Module._apply = apply  # type: ignore[method-assign]
+    torch.utils.swap_tensors = take
     try:
         yield
     finally:
-        nn.Module._apply = own  # type: ignore[method-assign]
+        torch.utils.swap_tensors = swap
 
 
 def _in_both_modes(model: nn.Module, inputs: tuple[Any, ...], fake: FakeTensorMode) -> fx.Graph:

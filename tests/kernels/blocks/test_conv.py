@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from convolved import EXAMPLES, GEOMETRIES, LAYOUTS, OTHERS, Model, Tuned, error, example, pair, passes
+from hopper import HOPPER
 from one_file import load, pinned, run
 from sampling import slow_but
 from torch import nn
@@ -18,11 +19,10 @@ from tunebench.kernels.blocks.conv_launches import prepared
 from tunebench.kernels.shared.images import geometry_of_axes, geometry_of_layer, memory_format
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem
 
-HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
 DIVERSE = ("one side, same, even", "three sides, dilated groups", "transposed, strided", "transposed, three sides")
 """Layers of `OTHERS` that have between them what the others have."""
 ALLOWED = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}

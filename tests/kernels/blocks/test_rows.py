@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hopper import HOPPER
 from one_file import CPU, load, run
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device, DeviceKind
 from tunebench.tuner.errors import KernelFolderError
 from tunebench.tuner.problem import Problem
-
-HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
 
 SOFTMAX = """
 def forward(self, x: torch.Tensor) -> torch.Tensor:

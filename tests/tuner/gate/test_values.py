@@ -292,7 +292,7 @@ def test_of_equal_elements_the_first_may_be_first() -> None:
 
 
 def test_what_is_equal_at_its_own_precision_alone_may_be_in_order_too() -> None:
-    """Of shares that vanish in single precision, and not in double, any is the second best. The buffer moves once."""
+    """Softmax makes zeros in single precision, any of which is the second best. The buffer moves once."""
 
     def best(model: Any, x: torch.Tensor) -> torch.Tensor:
         model.calls.add_(1)

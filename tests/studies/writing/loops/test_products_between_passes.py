@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from between_passes import between_passes
+from hopper import HOPPER
 
 from tunebench.kernels.blocks import loops
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.compile.nvrtc import NvrtcCompiler
 from tunebench.tuner.configuration import Configuration
-from tunebench.tuner.device import Device, DeviceKind, find_device
+from tunebench.tuner.device import find_device
 from tunebench.tuner.kernel import Plan
 from tunebench.tuner.problem import Problem
-
-HOPPER = Device(DeviceKind.CUDA, 0, "a Hopper card", "sm_90", "GPU-0", 132, 141 << 30, 60 << 20, 1024, 232448)
 
 
 def products_of(plan: Plan) -> set[loops.ProductSizes]:

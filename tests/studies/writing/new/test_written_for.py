@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tunebench
 from tunebench.kernels.runtime.registry import import_model
-from tunebench.studies.writing.new.trace import parameters_replaced, trace
+from tunebench.studies.writing.new.trace import converted_in_place, trace
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.device import find_device
@@ -228,7 +228,7 @@ def test_passes_behind_a_convolution_are_drop_ins_where_statistics_move(tmp_path
 
 @pytest.mark.slow
 def test_a_model_that_converts_itself_may_decide_by_ties(tmp_path: Path) -> None:
-    """Of scores in bfloat16 some are equal, and which is the best is neither's to say."""
+    """Some scores are equal in bfloat16, so that two right answers may differ in their indices."""
     forward = "return torch.topk(self.fc(x).softmax(-1), 2)[1]"
     layer = "self.fc = nn.Linear(256, 8).bfloat16()"
     file = problem(tmp_path, forward, layer, "x", "torch.randn(512, 256).bfloat16()")
@@ -236,13 +236,13 @@ def test_a_model_that_converts_itself_may_decide_by_ties(tmp_path: Path) -> None
 
 
 def test_parameters_stay_shared_where_a_module_without_memory_is_converted() -> None:
-    own = nn.Module._apply
-    with FakeTensorMode(), parameters_replaced():
+    swap = torch.utils.swap_tensors
+    with FakeTensorMode(), converted_in_place():
         model = nn.ModuleDict({"first": nn.Linear(4, 4), "second": nn.Linear(4, 4), "norm": nn.BatchNorm1d(4)})
         model["second"].weight = model["first"].weight
         model["norm"].weight.requires_grad_(False)
         model.half()
-    assert nn.Module._apply is own
+    assert torch.utils.swap_tensors is swap
     assert {one.dtype for one in (*model.parameters(), model["norm"].running_mean)} == {torch.half}
     assert model["second"].weight is model["first"].weight and isinstance(model["first"].weight, nn.Parameter)
     assert [one.requires_grad for one in model["norm"].parameters()] == [False, True]
