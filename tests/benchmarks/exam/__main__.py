@@ -33,6 +33,7 @@ from tests.benchmarks.rows import eager
 
 from tunebench import __version__
 from tunebench.studies.checking.bench import Ceilings
+from tunebench.studies.request.text import read_tunables
 from tunebench.tuner.device import find_device
 from tunebench.tuner.environment import current_environment
 from tunebench.tuner.files import whole_file
@@ -55,6 +56,9 @@ def main(
     bench_seconds: Annotated[float, typer.Option(help="Of timing each problem.")] = 2.0,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="With torch.compile, or without.")] = True,
     only: Annotated[list[str] | None, typer.Option(help="Part of a name, such as 'level1 19'; repeatable.")] = None,
+    tunable: Annotated[
+        list[str] | None, typer.Option(help="NAME=V1,V2,... restricts a tunable's values; repeatable.")
+    ] = None,
     folder: Annotated[Path, typer.Option(help="For kernels, databases and caches.")] = Path("/tmp/tunebench-exam"),
     write: Annotated[bool, typer.Option("--write", help="The kernels' folders alone, without a GPU.")] = False,
 ) -> None:
@@ -79,7 +83,7 @@ def main(
     done: Queue[dict[str, Any]] = spawn.Queue()
     for problem in wanted:
         waiting.put(problem)
-    budget = Budget(tune_seconds, trials, bench_seconds, compiled)
+    budget = Budget(tune_seconds, trials, bench_seconds, compiled, read_tunables("--tunable", tunable or ()))
     folder.mkdir(parents=True, exist_ok=True)
     lanes = []
     cores = max(2, (os.cpu_count() or 2) // len(gpus) - _MEASURING_CORES)

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from tests.benchmarks.exam.problems import ExamProblem
 from tunebench.kernels.runtime.registry import load_model
 from tunebench.studies.checking.bench import TUNED, BenchCase, Ceilings, measure_case, measure_ceilings
 from tunebench.studies.faces.api import tune
+from tunebench.tuner.configuration import Value
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import KernelFolderError, TunebenchError
 from tunebench.tuner.fork_server import start_forkserver
@@ -69,12 +70,14 @@ class Budget:
             an H200 that alone takes two to five seconds.
         bench_seconds: of timing beside eager and torch.compile.
         compiled: whether torch.compile is among those timed, which takes ten seconds and more.
+        tunables: the values that studies may choose from, where these are not all.
     """
 
     tune_seconds: float = 20.0
     trials: int = 40
     bench_seconds: float = 2.0
     compiled: bool = True
+    tunables: Mapping[str, Sequence[Value]] = field(default_factory=dict)
 
 
 @dataclass
@@ -86,6 +89,7 @@ class Row:
         block: what the kernel is made of; empty where it is to be written by hand.
         mode: the one that KernelBench calls: `train` where that makes a difference.
         sizes: those changed for tuning and timing.
+        tunables: those whose values were restricted.
         trials, correct_trials: of the search.
         refusals: of its variants, the first line of each kind and how often it came.
         over_eager, over_compile: median of per-round ratios, with its 99 % interval.
@@ -105,6 +109,7 @@ class Row:
     block: str = ""
     mode: str = ""
     sizes: dict[str, int | float] = field(default_factory=dict)
+    tunables: dict[str, list[Value]] = field(default_factory=dict)
     trials: int = 0
     correct_trials: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
@@ -218,7 +223,9 @@ def _tune(
             sizes=row.sizes,
             modes=[row.mode],
             device=device,
+            tunables=budget.tunables,
         )
+    row.tunables = {name: list(values) for name, values in budget.tunables.items()}
     row.trials, counts = report.outcome.trials, report.outcome.counts
     row.correct_trials = counts.get(TrialStatus.CORRECT, 0) + counts.get(TrialStatus.PRUNED, 0)
     row.refusals = dict(report.outcome.refusals)
