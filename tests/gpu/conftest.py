@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 
 from tunebench.tuner.device import Device, find_device
 
@@ -11,3 +14,10 @@ from tunebench.tuner.device import Device, find_device
 def cuda() -> Device:
     """The first GPU."""
     return find_device("cuda")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _memory_given_back() -> Iterator[None]:
+    """Leave the GPU's memory to other workers: one file's largest tensors are half of it."""
+    yield
+    torch.cuda.empty_cache()

@@ -140,6 +140,7 @@ def get_init_inputs():
 
 def test_what_a_call_makes_is_counted_on_the_device_within_its_room(cuda: Device) -> None:
     source = Source(load_reference(Path("file.py"), text=_OUTER), cuda.torch_device)
+    torch.cuda.empty_cache()  # what this process has already counts as room
     torch.cuda.reset_peak_memory_stats()
     few, many = Limit(1 << 20, 10.0), Limit(1 << 60, 10.0)
     made = source.effort({"rows": 256}, few)
@@ -149,3 +150,28 @@ def test_what_a_call_makes_is_counted_on_the_device_within_its_room(cuda: Device
     assert source.effort({"rows": 1 << 16}, many) == pytest.approx(1 << 32, rel=0.01)
     assert torch.cuda.max_memory_allocated() <= 4 << 30
     torch.empty(5 << 30, dtype=torch.uint8, device=cuda.torch_device)  # there is room again
+
+
+_BUCKETS = _OUTER.replace(
+    "x[:, None] * x).sum(1)", "self.table(torch.arange(len(x), device=x.device) // 2) + x)"
+).replace(
+    "    def forward",
+    """    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(32, 1)
+
+    def forward""",
+)
+
+
+def test_a_reference_that_indexes_out_of_range_at_some_sizes_leaves_the_device_as_it_is(cuda: Device) -> None:
+    source = Source(load_reference(Path("file.py"), text=_BUCKETS), cuda.torch_device)
+    assert source.effort({"rows": 128}, Limit(1 << 30, 10.0)) is not None
+    assert source.model(Mode.EVAL).call(source.inputs(0)).output.tensors
+    larger = source.resized({"rows": 128})
+    model, inputs = larger.model(Mode.EVAL), larger.inputs(0)
+    with pytest.raises(IndexError, match="embedding: from 0 to 63, where 0 to 31 is legal"):
+        model.call(inputs)
+    with pytest.raises(IndexError, match="embedding: from 0 to 63, where 0 to 31 is legal"):
+        model.consult(inputs, 0)
+    assert torch.ones(2, device=cuda.torch_device).sum() == 2

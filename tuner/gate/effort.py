@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.gate.faults import FAILURES
+from tunebench.tuner.gate.indices import require_in_range
 from tunebench.tuner.gate.values import tensors_in
 
 _AGAIN_SECONDS = 0.01
@@ -83,6 +84,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         first = args[0] if args else None
         if isinstance(first, list) and all(type(size) is int for size in first):  # the shape of what is made
             self._require(math.prod(first))
+        require_in_range(func, args)
         result = func(*args, **(kwargs or {}))
         self.elements += sum(tensor.numel() for tensor in tensors_in([result]))
         self._require(0)

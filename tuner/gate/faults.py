@@ -32,6 +32,7 @@ _RUN_MODELS = frozenset(
         "effort",
         "float64",
         "gradients",
+        "indices",
         "launches",
         "memory",
         "model",

@@ -141,6 +141,7 @@ class Model:
     Args:
         ready: makes the module ready for a call.
         memory: what a call allocates is poisoned by; a tuned module steps aside for `PoisonedAllocations`.
+        watched: a context of each `call` and `consult`, such as `IndicesInRange` of a reference on a GPU.
     """
 
     def __init__(
@@ -148,9 +149,11 @@ class Model:
         module: nn.Module,
         ready: Ready = always_ready,
         memory: type[PoisonedMemory | PoisonedAllocations] = PoisonedMemory,
+        watched: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self.module = module
         self._memory = memory
+        self._watched = watched
         self._ready = ready
         self._bands = Bands()
         self._held: tuple[Any, ...] = ()
@@ -184,7 +187,9 @@ class Model:
         recorded = options.recording is not Recording.NOTHING
         recording = getattr(torch, options.recording)() if recorded else contextlib.nullcontext()
         precision = contextlib.nullcontext() if options.precision is None else own_precision(options.precision)
-        with under_autocast(options.autocast, mine), precision, recording, memory or contextlib.nullcontext():
+        watched = contextlib.nullcontext() if in_doubt or options.compiled else self._watched()
+        poisoned = memory or contextlib.nullcontext()
+        with under_autocast(options.autocast, mine), precision, recording, poisoned, watched:
             output = target(**named) if named else target(*mine)
         intact = bands.intact and self._bands.intact and (memory is None or memory.bands.intact)
         return self._answer(Values.of(output), mine, intact, options)
@@ -217,7 +222,8 @@ class Model:
     ) -> Truth:
         """Call it at its own precision and in float64, each after seeding torch's generators; see `truth_of`."""
         # Inference mode computes the same as no_grad does, and its results could not be written to.
-        with torch.enable_grad() if recording is Recording.GRADIENTS else contextlib.nullcontext():
+        gradients = torch.enable_grad() if recording is Recording.GRADIENTS else contextlib.nullcontext()
+        with gradients, self._watched():
             return truth_of(self.module, inputs, autocast, seed, accuracy)
 
     def call_many(self, turns: Sequence[Sequence[Any]], count: int) -> Sequence[Sequence[Answer]]:
@@ -375,7 +381,7 @@ class Model:
             pickled: by `torch.save` and `torch.load`.
         """
         module = saved_and_loaded(self.module) if pickled else copy.deepcopy(self.module)
-        return Model(module, self._ready, self._memory)
+        return Model(module, self._ready, self._memory, self._watched)
 
     def settings(self) -> Settings:
         """Return the numbers that the module and its parts hold as plain attributes, such as `norm.eps`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from tunebench.tuner.gate.effort import Limit, elements_made
+from tunebench.tuner.gate.indices import IndicesInRange
 from tunebench.tuner.gate.memory import room_for
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.values import Values
@@ -78,7 +80,8 @@ class Source:
 
     def model(self, mode: Mode, state: Mapping[str, torch.Tensor] | None = None) -> Model:
         """Make the same as a model under test."""
-        return Model(self.module(mode, state))
+        watched = IndicesInRange if self.device.type == "cuda" else contextlib.nullcontext
+        return Model(self.module(mode, state), watched=watched)
 
     def revive(self) -> bool:
         """Run the file in a new process, in place of one that is gone; return whether it has one of its own."""
