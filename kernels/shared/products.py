@@ -60,14 +60,15 @@ _STREAM: Mapping[str, Value] = {
     "stream_unroll": 2,
 }
 STARTS: tuple[Mapping[str, Value], ...] = (
-    *({**TILES, "weight_parts": parts, "split_threads": 512} for parts in ("rounded", "int8")),
+    {**TILES, "weight_parts": "rounded", "split_threads": 512},
+    {**TILES, "weight_parts": "fp16", "split_threads": 256, "sum_stages": 32},  # before int8, which the gate refuses often
+    {**TILES, "weight_parts": "int8", "split_threads": 512},
     TILES,
     *({**_STREAM, "stream_corrections": "none", "stream_weight": weight} for weight in ("rounded", "whole")),
     {"product": "stream", "stream_unit": "lanes", "stream_weight": "rounded", "stream_features": 2},
     {"product": "stream"},
     {"product": "stream", "stream_features": 64, "stream_split": 2, "stream_stages": 8},
     {**TILES, "product_columns": 128, "product_stages": 6, "product_cluster": 1, "weight_parts": "rounded"},
-    {**TILES, "weight_parts": "fp16", "split_threads": 256, "sum_stages": 32},  # where eight bits are too few
 )
 """A study begins with these, where its problem has them: they were the best of the shipped kernels at most sizes."""
 
