@@ -247,10 +247,15 @@ class Handler(DefaultHandler):
         is_float = x in self.rounded or (src_dtype is not None and src_dtype.is_floating_point)
         if not (is_float and kind == "accumulator_t"):
             x = self.typed(kind, self.named(f"{cast(kind)}({x})"))
-        if use_compute_types or dtype != self.main or x in self.rounded:
+        if use_compute_types or dtype != self.main:
             return x
-        x = self.named(f"rounded({x})")
-        self.rounded.add(x)
+        return self.as_stored(x)
+
+    def as_stored(self, x: str) -> str:
+        """Return a value as `scalar_t` has it."""
+        if x not in self.rounded:
+            x = self.named(f"rounded({x})")
+            self.rounded.add(x)
         return x
 
     def trunc_to_int(self, x: str, dtype: torch.dtype) -> str:

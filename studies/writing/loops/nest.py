@@ -113,6 +113,7 @@ class NestWriter:
         sizes = [[*node._body.sizes[0], *node._body.sizes[1]] for node in in_order]
         self.domain = Domain(self.kept, self.reduced, sizes)
         self.handler.ranges.update(dict.fromkeys(self.domain.ranges, ValueRanges(0, sympy.oo)))
+        self.steps = self._steps()
         self.stored: dict[str, tuple[int, sympy.Expr, str]] = {}
         self.read: dict[str, None] = {}
         self.written: dict[str, None] = {}
@@ -202,6 +203,8 @@ class NestWriter:
         """Store an element, or what is one for each row."""
         index = self._tidy(index)
         self._vote(index)
+        if self.kinds[name] == "scalar_t" and self._is_loop(self.step) and self._is_read_behind(name):
+            value = handler.as_stored(value)  # what later loops read is what this one computes with
         self.stored[name] = (self.step, index, value)
         self.written[name] = None
         value = f"{cast(self.kinds[name])}({value})"
@@ -255,8 +258,7 @@ class NestWriter:
 
     def write(self) -> Pass:
         """Return the pass."""
-        steps = self._steps()
-        texts: list[str] = []
+        steps, texts = self.steps, list[str]()
         for step in range(max(steps.values()) + 1 if steps else 0):
             texts += self._step_text(step, [node for node in self.nodes if steps[node.get_name()] == step])
         own = [f"const index_t {name} = {text};" for text, name in self.head.known.items()]
@@ -285,6 +287,11 @@ class NestWriter:
             innermost,
             self.is_numbered,
         )
+
+    def _is_read_behind(self, name: str) -> bool:
+        """Whether a later loop reads a buffer that this one writes."""
+        readers = [node for node in self.nodes if any(dep.name == name for dep in node.read_writes.reads)]
+        return any(self.steps[node.get_name()] > self.step and self._is_looped(node) for node in readers)
 
     def _usual_threads(self, along: bool, loops: int) -> tuple[int, int]:
         """Return rows and lanes of a block of 256 threads: lanes for long rows, or for few of them.

@@ -273,6 +273,23 @@ def test_what_a_half_type_has_is_not_rounded_again(
     assert torch.equal(found, forward(case.inputs["exact_x"]))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_mean_is_of_what_is_stored(dtype: str, tmp_path: Path) -> None:
+    """Later loops read what the first one rounded, far from the mean of what it had in single precision."""
+    torch.manual_seed(0)
+    offset = {"float16": 2400.7, "bfloat16": 300.7}[dtype]  # where neighbours are 2 apart
+
+    def rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x / 4 + offset
+        return y, torch.nn.functional.layer_norm(y, y.shape[-1:])
+
+    case = Case(Called(rows), {"stored_x": torch.randn(64, 96).to(getattr(torch, dtype))})
+    stored, normalised = run({"stored": case}, tmp_path, dtype)["stored"]
+    expected = torch.nn.functional.layer_norm(stored.double(), stored.shape[-1:])
+    assert expected.std() > 0.5
+    torch.testing.assert_close(normalised.double(), expected, atol=2e-2, rtol=1e-2)
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("lanes", [1, 4, 64, 256])
 def test_a_scan_has_as_many_lanes_as_it_is_given(lanes: int, dim: int, tmp_path: Path) -> None:
