@@ -109,6 +109,7 @@ class Kernel:
         work: the least any implementation of a problem must do.
         axes: what the dimensions of its tensors are called.
         indices: of these tensors, those that are positions, classes or masks: int64 or bool.
+        in_float32: parameters and buffers that are float32 whatever the inputs are.
         modes: those worth tuning, each a problem of its own; one where the mode changes nothing.
         compiled_axes: axes of the problem that are constants of the binary.
         usual_axes: further axes that are constants of the binary, which a problem has where they are not these numbers.
@@ -130,6 +131,7 @@ class Kernel:
     work: Callable[[Problem], Work]
     axes: Axes | None = None
     indices: tuple[str, ...] = ()
+    in_float32: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = (Mode.EVAL,)
     compiled_axes: tuple[str, ...] = ()
     compiled_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -151,6 +153,7 @@ class Kernel:
         texts: Mapping[str, str] | None = None,
         axes: Axes | None = None,
         indices: tuple[str, ...] = (),
+        in_float32: tuple[str, ...] = (),
         work: Callable[[Problem], Work] | None = None,
         modes: tuple[str, ...] = ("eval",),
         compiled_axes: tuple[str, ...] = (),
@@ -175,6 +178,7 @@ class Kernel:
             axes: names of the dimensions of inputs, parameters and the output, such as `{"x": ("rows", "columns")}`;
                 None for `x_0`, `x_1` and so on, for each input `x` that is a tensor.
             indices: of these tensors, those that are positions, classes or masks: `long long` or `bool` in the source.
+            in_float32: paths of parameters and buffers that are float32 beside inputs in a half type, as a schedule is.
             work: the least that any implementation must do; None where all that `axes` names, indices aside,
                 crosses memory once.
             dtypes: that the source serves; of `float16` and `bfloat16` it has to include `half.cuh` and `bfloat.cuh`.
@@ -187,7 +191,7 @@ class Kernel:
         if not isinstance(space, SearchSpace):
             raise KernelFolderError(f"the space is a {type(space).__name__}: give a SearchSpace")
         given = {"modes": modes, "compiled_axes": compiled_axes, "dtypes": dtypes, "bulk_copies": bulk_copies}
-        _require_forms({**given, "indices": indices}, axes, work)
+        _require_forms({**given, "indices": indices, "in_float32": in_float32}, axes, work)
         if axes is not None and (unknown := [one for one in indices if one not in axes]):
             raise KernelFolderError(f"indices: no '{unknown[0]}' among the tensors of axes: {', '.join(axes)}")
         if other := [one for one in dtypes if one not in ITEM_BYTES]:
@@ -209,6 +213,7 @@ class Kernel:
             work=work or functools.partial(_work_of_axes, axes, indices),
             axes=axes,
             indices=indices,
+            in_float32=in_float32,
             modes=_modes(modes),
             compiled_axes=compiled_axes,
             compiled_options=compiled_options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ def sizes_of(
     axes: Axes | None,
     indices: Collection[str],
     accepts_layout: AcceptsLayout,
+    in_float32: Collection[str] = (),
 ) -> tuple[dict[str, int], torch.Tensor]:
     """Return the sizes of a call's axes, and a floating-point tensor with the dtype and device of all others.
 
@@ -37,6 +38,7 @@ def sizes_of(
         inputs: by their names in the reference's `forward`.
         axes: what the kernel calls dimensions; None for `x_0`, `x_1` and so on for an input `x`.
         indices: names of the tensors that are positions, classes or masks.
+        in_float32: paths of parameters and buffers that are float32 whatever the inputs are.
 
     Raises:
         UnservedError: an input is none of a kernel that takes dense tensors of one floating-point dtype, indices beside
@@ -67,7 +69,7 @@ def sizes_of(
         for axis, size in _named_sizes(name, tensor, names):
             if sizes.setdefault(axis, size) != size:
                 raise UnservedError(f"'{axis}' is {size} in '{name}' and {sizes[axis]} before it")
-    _require_held_alike(module, first, accepts_layout)
+    _require_held_alike(module, first, accepts_layout, [_attribute(module, path) for path in in_float32])
     return sizes, first
 
 
@@ -125,14 +127,17 @@ def _fills_its_memory(tensor: torch.Tensor) -> bool:
     return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
-def _require_held_alike(module: nn.Module, first: torch.Tensor, accepts_layout: AcceptsLayout) -> None:
+def _require_held_alike(
+    module: nn.Module, first: torch.Tensor, accepts_layout: AcceptsLayout, in_float32: Sequence[torch.Tensor | None]
+) -> None:
     """Require that parameters and buffers are where the inputs are, and the floating-point ones of their type."""
     for tensors in held(module):
         for tensor in tensors:
-            other_type = tensor.dtype != first.dtype and tensor.is_floating_point()
+            legal = torch.float32 if any(tensor is one for one in in_float32) else first.dtype
+            other_type = tensor.dtype != legal and tensor.is_floating_point()
             if other_type or tensor.device != first.device:
                 what = f"a parameter or buffer is {tensor.dtype} on {tensor.device}"
-                raise UnservedError(f"{what}, the inputs are {first.dtype} on {first.device}")
+                raise UnservedError(f"{what}, not {legal} on {first.device}")
             if not tensor.is_contiguous():
                 named = (*module.named_parameters(), *module.named_buffers())
                 name = next((name for name, one in named if one is tensor), "a parameter")

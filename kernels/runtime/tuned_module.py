@@ -148,7 +148,8 @@ class TunedModule(nn.Module, abc.ABC):
             return self.unserved(f"'{path}' is another than the kernel was written for")
         by_name = dict(zip(self._input_names(), inputs, strict=False))
         try:
-            sizes, like = sizes_of(self, by_name, self.kernel.axes, self.kernel.indices, self.accepts_layout)
+            kernel = self.kernel
+            sizes, like = sizes_of(self, by_name, kernel.axes, kernel.indices, self.accepts_layout, kernel.in_float32)
         except UnservedError as error:
             return self.unserved(str(error))
         dtype = str(like.dtype).removeprefix("torch.")

@@ -299,6 +299,8 @@ def _written(
     sizes = dict.fromkeys(size for program in programs.values() for size in program.sizes)
     declared = [f"axes={plain_text(axes)},", f"compiled_axes={_listed(sizes)},"]
     declared += [f"indices={_listed(indices)},"] if indices else []
+    wide = _in_float32(model, dtypes)
+    declared += [f"in_float32={_listed(wide)},"] if wide else []
     declared += [f"modes={_listed(modes)},"] if len(modes) > 1 else []
     declared.append(f"dtypes={_listed(dtypes)},")
     parts = _parts(passes, [*programs.values()], is_alone=True)
@@ -318,6 +320,14 @@ def _written(
         ready="".join(f"\n    {one}" for one in ("", *ready) if ready).replace("\n    \n", "\n\n", 1),
     )
     return Written(text, texts)
+
+
+def _in_float32(model: nn.Module, dtypes: Sequence[str]) -> list[str]:
+    """The parameters and buffers in float32 of a model that is for a half type alone."""
+    if not {*dtypes} <= {"float16", "bfloat16"}:
+        return []
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return [name for name, value in held.items() if value.dtype == torch.float32]
 
 
 def _axes(inputs: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

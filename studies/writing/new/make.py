@@ -56,7 +56,7 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
             return NewKernel(folder, made.block, hidden=drafts.hidden, checked=checked)
         reasons.append(checked.reason)
     untraced = [drafts.reason] if traced.graph is None else []
-    reason = next(filter(None, [*reasons, *untraced, drafts.hidden, *unlowered, drafts.reason]))
+    reason = next(filter(None, [*untraced, *reasons, drafts.hidden, *unlowered, drafts.reason]))
     _write(folder, {"reference.py": text, **texts_by_hand(folder.name, traced, reason, source)})
     return NewKernel(folder, "", reason=reason)
 

@@ -59,7 +59,7 @@ class Model(nn.Module):
 """,
         "torch.randn(2, 8, 64, dtype=torch.bfloat16)",
         "[64]",
-        reason="a parameter or buffer is torch.float32 on cpu, the inputs are torch.bfloat16",
+        block="Passes",
     ),
     "SwiGLU": RealModule(
         """

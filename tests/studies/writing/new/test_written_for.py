@@ -130,6 +130,27 @@ def test_numbers_in_a_list_that_changes_are_noticed_in_the_next_call(tmp_path: P
 
 
 @pytest.mark.slow
+def test_a_table_in_float32_beside_a_half_type_stays_one(tmp_path: Path) -> None:
+    made = "self.table = nn.Buffer(torch.rand(50))"
+    file = problem(
+        tmp_path,
+        "return self.table[index].to(x.dtype)[:, None] * x",
+        made,
+        "x, index",
+        "torch.randn(rows, 24).bfloat16(), torch.randint(50, (rows,))",
+    )
+    assert tunebench.new(tmp_path / "mine", problem=file).block.lower() == "passes"
+    model = import_model(str(tmp_path / "mine"))(0.25).eval()
+    x, index = torch.randn(6, 24).bfloat16(), torch.tensor([3, 1, 49, 0, 7, 7])
+    assert model.problem(x, index) is not None
+    pinned(model, x, index)
+    torch.testing.assert_close(model(x, index), model.reference_forward(x, index))
+    model.table = model.table.bfloat16()
+    assert model.problem(x, index) is None
+    assert model.reason == "a parameter or buffer is torch.bfloat16 on cpu, not torch.float32 on cpu"
+
+
+@pytest.mark.slow
 def test_a_layer_in_another_mode_than_its_model_is_left_to_the_reference(tmp_path: Path) -> None:
     made, forward = "self.norm = nn.BatchNorm1d(24)", "return self.norm(x).cumsum(1)"
     file = problem(tmp_path, forward, made, inputs="torch.randn(rows, 24)")
