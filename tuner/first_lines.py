@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import ctypes
+import logging
 import os
 import threading
 
@@ -12,6 +13,8 @@ MOST_LINES = 20
 
 PIPE_BYTES = 1 << 16
 _MOST_LETTERS = 20_000
+_NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.utils.cpp_extension")
+"""Loggers of torch: what they print with a traceback is raised as well, or is that there is no GPU."""
 _BY_LINE = 1
 """C's _IOLBF."""
 
@@ -19,10 +22,17 @@ _BY_LINE = 1
 def limit_output() -> None:
     """Let the first lines through that are printed here, to standard error: a kernel's printf comes with every call."""
     print_by_line()
+    quiet_torch()
     reading, writing = os.pipe()
     os.dup2(writing, 1)
     os.close(writing)
     threading.Thread(target=_pass_on, args=(reading,), daemon=True).start()
+
+
+def quiet_torch() -> None:
+    """Have torch not print what it raises."""
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def print_by_line() -> None:

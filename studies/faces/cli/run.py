@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import logging
 import os
 import select
 import signal
@@ -21,12 +20,11 @@ import typer
 from tunebench.db.connection.location import without_secrets
 from tunebench.studies.display.terminal import one_line
 from tunebench.tuner.errors import InternalError, TunebenchError, UserError
+from tunebench.tuner.first_lines import quiet_torch
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C; the line about it is printed where the signal is handled."""
 _BUG = 3
-_NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.utils.cpp_extension")
-"""Loggers of torch: what they print with a traceback is raised as well, or is that there is no GPU."""
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -35,8 +33,7 @@ def run() -> int:
 
     Exit codes: 0 done, 1 the answer is no, 2 the question was wrong, 3 tunebench itself is wrong, 130 Ctrl-C.
     """
-    for name in _NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    quiet_torch()
     try:
         closed = _fill_closed_streams()
         code = _run_command()

@@ -104,6 +104,61 @@ def _maxima(
     return torch.cat(values, dim), torch.cat(places, dim)
 
 
+def _put(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor | float) -> Any:
+    """A scatter of few elements along a dimension, as that many choices of each element."""
+    count = index.shape[dim] if x.dim() else 0
+    others = [size for at, size in enumerate(x.shape) if at != dim % x.dim()] if x.dim() else []
+    if not isinstance(count, int) or not 0 < count <= _MOST_OF_TOP:
+        return NotImplemented
+    if others != [size for at, size in enumerate(index.shape) if at != dim % x.dim()]:
+        return NotImplemented
+    shape = [1] * x.dim()
+    shape[dim] = x.shape[dim]
+    place = torch.arange(x.shape[dim], device=x.device).reshape(shape)
+    for at in range(count):
+        value = values.narrow(dim, at, 1) if isinstance(values, torch.Tensor) else values
+        x = torch.where(place == index.narrow(dim, at, 1), value, x)
+    return x
+
+
+def _above(row: int, col: int, offset: int = 0, **options: Any) -> Any:
+    """The places on and above a diagonal of a square, row by row: row i has i fewer than the first.
+
+    Torch's own decomposition takes its roots in double precision.
+    """
+    if row != col or offset < 0:
+        return NotImplemented
+    first = col - offset
+    number = torch.arange(first * (first + 1) // 2, device=options.get("device"))
+
+    def begin(row: torch.Tensor) -> torch.Tensor:
+        return row * first - row * (row - 1) // 2
+
+    near = ((2 * first + 1 - torch.sqrt(((2 * first + 1) ** 2 - 8 * number).float())) / 2).long()
+    near = near + (begin(near + 1) <= number).long() - (begin(near) > number).long()
+    return _one_of(near, number - begin(near) + near + offset)
+
+
+def _below(row: int, col: int, offset: int = 0, **options: Any) -> Any:
+    """The places on and below a diagonal of a square, row by row: each row has one more than the one before."""
+    if row != col or offset > 0:
+        return NotImplemented
+    last = row + offset
+    number = torch.arange(last * (last + 1) // 2, device=options.get("device"))
+
+    def begin(row: torch.Tensor) -> torch.Tensor:
+        return row * (row + 1) // 2
+
+    near = ((torch.sqrt((8 * number + 1).float()) - 1) / 2).long()
+    near = near + (begin(near + 1) <= number).long() - (begin(near) > number).long()
+    return _one_of(near - offset, number - begin(near))
+
+
+def _one_of(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Both beneath each other, so that of the one that is asked for alone the other is not computed."""
+    return torch.where(torch.arange(2, device=rows.device)[:, None] == 0, rows, columns)
+
+
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -169,6 +224,10 @@ def _decompositions() -> dict[Any, Any]:
         **select_decomp_table(),
         _aten.avg_pool3d.default: _mean_of_windows,
         _aten.topk.default: _maxima,
+        _aten.scatter.src: _put,
+        _aten.scatter.value: _put,
+        _aten.triu_indices.default: _above,
+        _aten.tril_indices.default: _below,
         _aten.var_mean.correction: _moments,
         _aten.var.correction: _variance,
         _aten.std.correction: _deviation,
