@@ -23,6 +23,8 @@ class Expected:
         values: in float64, complex numbers as pairs; where the reference at its own precision is not finite, what it
             is there. Integers and truth values are what they are.
         alternatives: other answers that pass, element by element, of integers and truth values (see `Truth`).
+        in_order: what passes as well, element by element, where equal elements may come in any order; None where that
+            makes no difference.
         scale, norm: what errors are relative to (see `comparison.scale_of`); 1 for integers.
         like: a meta tensor of the reference's own: shape, dtype, layout.
         device: where the reference's own is.
@@ -45,6 +47,7 @@ class Expected:
     allowance: float = 0.0
     free: bool = False
     otherwise: torch.Tensor | None = None
+    in_order: torch.Tensor | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -92,10 +95,16 @@ class Expected:
         return replace(errors, reference_max_relative=own.max_relative, reference_relative_norm=own.relative_norm)
 
     def _meant_by(self, got: torch.Tensor) -> torch.Tensor:
-        """Return what each element should be: `otherwise` where only that is of the element's kind, else `values`."""
+        """Return what each element should be: `otherwise` where only that is of the element's kind, else `values`, or
+        `in_order` where that is nearer."""
+        meant = self.values
+        if self.in_order is not None:
+            is_alike = _are_alike(got, self.in_order) & ~_are_alike(got, meant)
+            is_nearer = is_alike | ((got - self.in_order).abs() < (got - meant).abs())
+            meant = torch.where(is_nearer, self.in_order, meant)
         if self.otherwise is None:
-            return self.values
-        return torch.where(_are_alike(got, self.otherwise) & ~_are_alike(got, self.values), self.otherwise, self.values)
+            return meant
+        return torch.where(_are_alike(got, self.otherwise) & ~_are_alike(got, self.values), self.otherwise, meant)
 
     def allowed_at(self, index: int) -> float:
         """How far off the element at a flat index may be."""
@@ -154,9 +163,16 @@ def figures(tensor: torch.Tensor | float) -> torch.Tensor:
 
 
 def expect(
-    own: Leaf, exact: Leaf, alternatives: Iterable[Leaf] = (), *, aliases: bool = False, free: bool = False
+    own: Leaf,
+    exact: Leaf,
+    alternatives: Iterable[Leaf] = (),
+    in_order: Leaf = None,
+    *,
+    aliases: bool = False,
+    free: bool = False,
 ) -> Expected:
-    """Return what a leaf should be, from the reference's answers: its own, in float64, and alternatives.
+    """Return what a leaf should be, from the reference's answers: its own, in float64, alternatives, and with the first
+    of equal elements first.
 
     Args:
         own: a tensor or a float.
@@ -186,7 +202,10 @@ def expect(
     errors = compare(measured, wide, scale, float("inf"), norm)
     errors = replace(errors, reference_max_relative=errors.max_relative, reference_relative_norm=errors.relative_norm)
     allowance = REFERENCE_MULTIPLE * tolerance_of(like.dtype) if exact is None else 0.0
-    return Expected(wide, (), scale, norm, like, mine.device, aliases, errors, allowance, free, otherwise)
+    ordered = None if in_order is None else real(figures(in_order)).double()  # type: ignore[arg-type]
+    if ordered is not None and (ordered.shape != wide.shape or torch.equal(ordered, wide)):
+        ordered = None
+    return Expected(wide, (), scale, norm, like, mine.device, aliases, errors, allowance, free, otherwise, ordered)
 
 
 def _are_alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

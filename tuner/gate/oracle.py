@@ -246,11 +246,13 @@ def _expected(truth: Truth, note: str, free: bool) -> dict[str, Expected]:
     """
     exact = {} if note or truth.exact is None else truth.exact.leaves
     alternatives = [] if note else truth.alternatives
+    in_order = {} if note or truth.in_order is None else truth.in_order.leaves
     return {
         path: expect(
             own,
             exact.get(path),
             [other.get(path) for other in alternatives],
+            in_order.get(path),
             aliases=path in truth.aliases,
             free=free,
         )

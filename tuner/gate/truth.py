@@ -33,6 +33,7 @@ class Truth:
         exact: in float64; None where there is none.
         why: there is none.
         alternatives: other integers and truth values that are as right: see `_decided_otherwise`.
+        in_order: in float64 with the first of equal elements first; None where the module orders nothing.
         draws: the call draws random numbers.
         own_buffers, exact_buffers: the buffers after the call.
         own_inputs, exact_inputs: what the inputs hold after the call that it changes, by names such as `input 1`.
@@ -44,6 +45,7 @@ class Truth:
     exact: Values | None
     why: str
     alternatives: Sequence[Mapping[str, Leaf]]
+    in_order: Values | None
     draws: bool
     own_buffers: Mapping[str, torch.Tensor]
     exact_buffers: Mapping[str, torch.Tensor]
@@ -83,10 +85,15 @@ def truth_of(
     """
     device = device_of_inputs(inputs)
     wide, exact, alternatives, why = [widened(value) for value in inputs], None, [], ""
+    in_order: Values | None = None
     exact_buffers: Mapping[str, torch.Tensor] = {}
     before = checksums(wide)
     try:
-        exact, exact_buffers = _exactly(module, inputs, wide, seed)
+        with _EqualInOrder(notes_alone=True) as order:
+            exact, exact_buffers = _exactly(module, inputs, wide, seed)
+        if order.is_asked:
+            with _EqualInOrder():
+                in_order, _ = _exactly(module, inputs, [widened(value) for value in cloned(inputs)], seed)
         if _decisions(exact):
             alternatives = _decided_otherwise(module, inputs, autocast, seed, accuracy)
     except torch.OutOfMemoryError:
@@ -113,6 +120,7 @@ def truth_of(
         exact=exact,
         why=why,
         alternatives=alternatives,
+        in_order=in_order,
         draws=draws,
         own_buffers=own_buffers,
         exact_buffers=exact_buffers or own_buffers,
@@ -152,15 +160,23 @@ _IN_ORDER = {torch.ops.aten.sort.default: _sorted, torch.ops.aten.topk.default: 
 
 
 class _EqualInOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Equal elements stay in their order, where torch promises none."""
+    """Equal elements stay in their order, where torch promises none.
 
-    def __init__(self) -> None:
+    Attributes:
+        is_asked: something was ordered.
+    """
+
+    def __init__(self, *, notes_alone: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.is_asked = False
+        self._notes_alone = notes_alone
 
     def __torch_dispatch__(
         self, function: Any, types: Any, arguments: Sequence[Any] = (), named: Mapping[str, Any] | None = None
     ) -> Any:
-        return _IN_ORDER.get(function, function)(*arguments, **named or {})
+        self.is_asked |= function in _IN_ORDER
+        run = function if self._notes_alone else _IN_ORDER.get(function, function)
+        return run(*arguments, **named or {})
 
 
 def _decisions(answer: Values) -> dict[str, Leaf]:

@@ -53,6 +53,11 @@ def dropped(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return functional.dropout(x, 0.3, model.training)
 
 
+def largest_kept(like: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Values at their places, and zeros elsewhere."""
+    return torch.zeros_like(like).scatter(1, places, values)
+
+
 def summed_backwards(model: Any, x: torch.Tensor) -> torch.Tensor:
     """The linear part's product, rounded otherwise."""
     return x.flip(1) @ model.linear.weight.flip(1).T + model.linear.bias
@@ -180,6 +185,15 @@ TWINS: dict[str, tuple[Forward, Callable[[], Sequence[Any]], Forward, dict[str, 
         lambda: [rand(32, 40)],
         lambda _, x: torch.masked_fill(x, x.lt(0.5), torch.finfo(x.dtype).min),
         {"values": lambda _, x: (1.01 * x).masked_fill(x < 0.5, torch.finfo(x.dtype).min)},
+    ),
+    "the largest where they were": (
+        lambda _, x: largest_kept(x, *x.softmax(1).topk(3)),
+        lambda: [rand(32, 40)],
+        lambda _, x: largest_kept(x, *(one[:, :3] for one in x.softmax(1).sort(stable=True, dim=1, descending=True))),
+        {
+            "values": lambda _, x: largest_kept(x, *x.softmax(1).topk(2)),
+            "distributions": lambda _, x: x.softmax(1).where(x.softmax(1) >= x.softmax(1).topk(3)[0][:, 2:], 0.0),
+        },
     ),
     "half types of its own": (
         lambda model, x: model.linear(x.bfloat16().to(model.linear.weight.dtype)).float(),
