@@ -86,7 +86,7 @@ def _attribute(module: nn.Module, path: str) -> torch.Tensor | None:
         found: torch.Tensor | None = operator.attrgetter(path)(module)
     except AttributeError:
         raise UnservedError(
-            f"the kernel's axes name '{path}', which is neither an input of forward nor a parameter or buffer"
+            f"the kernel names '{path}', which is neither an input of forward nor a parameter or buffer"
         ) from None
     if not isinstance(found, torch.Tensor | None):
         raise UnservedError(f"'{path}' is a {type(found).__name__}, not a tensor")

@@ -84,7 +84,11 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
     "a number for work": ({"work=work)": "work=3)"}, r"model.py:\d+: work=3: give a function of the problem"),
     "axes of what is no tensor": (
         {'axes={"x": "n"}': 'axes={"x": "n", "z": "n"}'},
-        r"reference's inputs: the kernel's axes name 'z', which is neither an input of forward nor a parameter",
+        r"reference's inputs: the kernel names 'z', which is neither an input of forward nor a parameter",
+    ),
+    "a parameter that there is not": (
+        {DECLARED: DECLARED.replace("work=work", 'work=work, in_float32=("z",)')},
+        r"reference's inputs: the kernel names 'z', which is neither an input of forward nor a parameter",
     ),
     "no space": ({DECLARED: "Kernel.declare(__file__)"}, r"model.py:\d+: does not import: TypeError: .*'space'"),
     "a list for a space": (
