@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tunebench.tuner.errors import UserError
+from tunebench.tuner.gate.dispatch import OperationMode
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.indices import require_in_range
 from tunebench.tuner.gate.values import tensors_in
@@ -65,27 +65,25 @@ def elements_made(call: Callable[[torch.device], object], places: Sequence[torch
     return counter.elements
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Counter(OperationMode):
     """Counts the elements of what operations return, and stops one that would go beyond the limit before it runs."""
 
     def __init__(self, most: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.elements = 0
         self._most = most
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operation imports torch's compiler, which takes seconds
+    def ignore_compile_internals(cls) -> bool:
+        return False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Run the operation."""
-        first = args[0] if args else None
+    def run(self, operation: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Run the operation, and count what it makes."""
+        first = arguments[0] if arguments else None
         if isinstance(first, list) and all(type(size) is int for size in first):  # the shape of what is made
             self._require(math.prod(first))
-        require_in_range(func, args)
-        result = func(*args, **(kwargs or {}))
+        require_in_range(operation, arguments)
+        result = operation(*arguments, **named)
         self.elements += sum(tensor.numel() for tensor in tensors_in([result]))
         self._require(0)
         return result

@@ -29,6 +29,7 @@ _RUN_MODELS = frozenset(
     for name in (
         "changes",
         "contender",
+        "dispatch",
         "effort",
         "float64",
         "gradients",

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from tunebench.tuner.gate.dispatch import OperationMode
 
 _ALONG = frozenset(
     f"{name}{suffix}"
@@ -59,22 +60,10 @@ def _ranges(name: str, arguments: Sequence[Any]) -> Iterator[tuple[torch.Tensor,
         yield arguments[0], 0, 1
 
 
-class IndicesInRange(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class IndicesInRange(OperationMode):
     """Require of each operation that its indices are in range."""
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operation imports torch's compiler, which takes seconds
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # what torch.compile has made runs as it does without
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def run(self, operation: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Run the operation where its indices are in range."""
-        require_in_range(func, args)
-        return func(*args, **(kwargs or {}))
+        require_in_range(operation, arguments)
+        return operation(*arguments, **named)

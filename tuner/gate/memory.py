@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tunebench.tuner.gate.dispatch import OperationMode
 from tunebench.tuner.gate.values import mapped, tensors_in
 
 SENTINELS = (0xFF, 0x7F)
@@ -136,29 +136,17 @@ class PoisonedMemory(_Poison, TorchFunctionMode):
         return self._given_out(result, is_own=(kwargs or {}).get("out") is None)
 
 
-class PoisonedAllocations(_Poison, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Poisons every allocation that goes through torch's dispatcher, as those of C++ extensions do.
+class PoisonedAllocations(_Poison, OperationMode):
+    """Poisons every allocation that goes through torch's dispatcher, as those of C++ extensions do; kernels of ours do
+    without."""
 
-    Each operation takes some 10 µs longer under it, so that kernels of ours do without.
-    """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operation imports torch's compiler, which takes seconds
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # what torch.compile has made runs as it does without
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Run the operation."""
-        before = args[0].untyped_storage().nbytes() if func in _RESIZING else 0
-        result = func(*args, **(kwargs or {}))
-        if func in _RESIZING:
+    def run(self, operation: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Run the operation, and poison what it has allocated."""
+        before = arguments[0].untyped_storage().nbytes() if operation in _RESIZING else 0
+        result = operation(*arguments, **named)
+        if operation in _RESIZING:
             _bytes_of(result)[before:].fill_(self._byte)
-        allocates = func in _ALLOCATING and type(result) is torch.Tensor
+        allocates = operation in _ALLOCATING and type(result) is torch.Tensor
         return self._given_out(result) if allocates else result
 
 

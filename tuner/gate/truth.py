@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tunebench.tuner.gate.dispatch import OperationMode
 from tunebench.tuner.gate.faults import FAILURES
 from tunebench.tuner.gate.float64 import as_it_was, in_float64, widened
 from tunebench.tuner.gate.memory import Bands, all_equal, checksums, has_elements_of, shares_memory
@@ -159,7 +159,7 @@ def _first(x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, *_: boo
 _IN_ORDER = {torch.ops.aten.sort.default: _sorted, torch.ops.aten.topk.default: _first}
 
 
-class _EqualInOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _EqualInOrder(OperationMode):
     """Equal elements stay in their order, where torch promises none.
 
     Attributes:
@@ -167,16 +167,14 @@ class _EqualInOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, *, notes_alone: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.is_asked = False
         self._notes_alone = notes_alone
 
-    def __torch_dispatch__(
-        self, function: Any, types: Any, arguments: Sequence[Any] = (), named: Mapping[str, Any] | None = None
-    ) -> Any:
-        self.is_asked |= function in _IN_ORDER
-        run = function if self._notes_alone else _IN_ORDER.get(function, function)
-        return run(*arguments, **named or {})
+    def run(self, operation: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        self.is_asked |= operation in _IN_ORDER
+        run = operation if self._notes_alone else _IN_ORDER.get(operation, operation)
+        return run(*arguments, **named)
 
 
 def _decisions(answer: Values) -> dict[str, Leaf]:

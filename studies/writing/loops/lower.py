@@ -106,18 +106,19 @@ def _maxima(
 
 def _put(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor | float) -> Any:
     """A scatter of few elements along a dimension, as that many choices of each element."""
-    count = index.shape[dim] if x.dim() else 0
-    others = [size for at, size in enumerate(x.shape) if at != dim % x.dim()] if x.dim() else []
-    if not isinstance(count, int) or not 0 < count <= _MOST_OF_TOP:
+    if x.dim() == 0:
         return NotImplemented
-    if others != [size for at, size in enumerate(index.shape) if at != dim % x.dim()]:
+    count, shape = index.shape[dim], [*x.shape]
+    shape[dim] = count
+    sources = [index.shape, *([values.shape] if isinstance(values, torch.Tensor) else [])]
+    if not isinstance(count, int) or not 0 < count <= _MOST_OF_TOP or any([*one] != shape for one in sources):
         return NotImplemented
-    shape = [1] * x.dim()
-    shape[dim] = x.shape[dim]
-    place = torch.arange(x.shape[dim], device=x.device).reshape(shape)
+    place = torch.arange(x.shape[dim], device=x.device).reshape(
+        [-1 if at == dim % x.dim() else 1 for at in range(x.dim())]
+    )
     for at in range(count):
         value = values.narrow(dim, at, 1) if isinstance(values, torch.Tensor) else values
-        x = torch.where(place == index.narrow(dim, at, 1), value, x)
+        x = torch.where(place == index.narrow(dim, at, 1), value, x).to(x.dtype)
     return x
 
 

@@ -24,6 +24,16 @@ MODELS = {
     "product_with_a_column": (lambda x: torch.sigmoid(x) * x[:, :1] + x[:1], (6, 64)),
     "shifted": (lambda x: x[:, 3:35].exp() + x[:, 4:36] * x[:, 8:40], (6, 64)),
     "three_best": (lambda x: sum(torch.topk(x, 3, 1)) + torch.topk(x, 2, 1, largest=False)[0].sum(1, True), (4, 20, 3)),
+    "three_best_where_they_were": (
+        lambda x: torch.ones_like(x).scatter(1, torch.topk(x, 3, 1)[1], torch.topk(x, 3, 1)[0]),
+        (4, 20, 3),
+    ),
+    "put_in_turn": (
+        lambda x: x.scatter(-1, (x[:, :3] * 0).long(), x[:, 1:4]).scatter(0, (x[:1] * 0).long() + 2, 7),
+        (4, 9),
+    ),
+    "above_the_diagonal": (lambda x: x[:, *torch.triu_indices(9, 9, 2).unbind()].exp(), (4, 9, 9)),
+    "below_the_diagonal": (lambda x: x[:, *torch.tril_indices(9, 9, -1)] * 2, (4, 9, 9)),
     "softmax_of_channels": (lambda x: torch.softmax(x, 1), (3, 5, 7)),
     "group_norm": (lambda x: functional.group_norm(x, 2), (2, 6, 5, 3)),
     "layer_norm": (lambda x: functional.layer_norm(x, x.shape[-1:]), (4, 33)),
