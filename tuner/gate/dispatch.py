@@ -1,4 +1,4 @@
-"""What sees each operation of a model."""
+"""A mode sees each operation of a model."""
 
 from __future__ import annotations
 
