@@ -19,7 +19,7 @@ import sympy
 import torch
 from torch import fx, nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch._inductor import config, ir, scheduler
+from torch._inductor import config, ir, lowering, scheduler
 from torch._inductor.codegen import common
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.debug import DebugContext
@@ -377,12 +377,21 @@ def _as_inductor(fake: Any) -> Iterator[None]:
         mock.patch.object(common, "device_codegens", devices),
         # A function is computed again rather than kept in memory, as on GPUs.
         mock.patch.object(ir, "is_cpu", lambda _: False),
+        # A number that is added to a half type stays as exact as on GPUs; from torch 2.14 CPUs alone round it first.
+        mock.patch.object(lowering, "promote_constants", _exact_constants),
         # Loops are put into the order of those that they are fused with on GPUs alone.
         mock.patch.object(scheduler, "is_gpu", lambda _: True),
         mock.patch.object(scheduler.BaseSchedulerNode, "is_cpu", lambda _: False),
         mock.patch.object(scheduler.Scheduler, "create_backend", lambda its, _: _Scheduling(its)),
     ):
         yield
+
+
+_promote_constants: Any = lowering.promote_constants
+
+
+def _exact_constants(*args: Any, round_scalars_to_tensor_dtype: bool = False, **options: Any) -> Any:  # noqa: ARG001
+    return _promote_constants(*args, **options)
 
 
 def _nests(graph: GraphLowering) -> Iterator[Nest | Product]:
