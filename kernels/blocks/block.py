@@ -156,7 +156,7 @@ class Passes:
         more = [one for one in self.space.tunables if one.name not in known]
         starts, rounding = space.starts, space.rounding
         if any(one.name == _FAST_MATH for one in more):
-            block = block.removeprefix(fast_math_line(()))
+            block = block.replace(fast_math_line(()), "", 1)
             # They are as exact as what torch.compile makes. Where memory is the limit, they may be slower.
             starts = tuple({**start, **fast} for start in starts for fast in ({_FAST_MATH: True}, {}))
             rounding = (*rounding, _FAST_MATH) if rounding else ()

@@ -46,7 +46,7 @@ class Program:
         conditions: of the arguments, as Python expressions that are true where the passes serve.
         lines: of Python, that launch the passes and return the result.
         returns: the type of the result.
-        result: Python that makes a tensor like the first result, or that result where it is part of an argument.
+        results: Python that makes a tensor like each result, or that result where it is part of an argument.
         products: the sizes of the products between them, as arguments in Python.
     """
 
@@ -57,7 +57,7 @@ class Program:
     conditions: tuple[str, ...]
     lines: tuple[str, ...]
     returns: str
-    result: str
+    results: tuple[str, ...]
     products: tuple[str, ...] = ()
 
     def renamed(self, prefix: str) -> Program:
@@ -111,7 +111,7 @@ class ProgramWriter:
                     f"return {lowered.form.format(*(text for _, text in results))}",
                 ),
                 "torch.Tensor" if lowered.form == "{0}" else "object",
-                self._like_result(kinds),
+                tuple(self._like_result(node, kinds) for node in lowered.results),
                 tuple(dict.fromkeys(map(self._sizes_of_product, products))),
             )
 
@@ -276,8 +276,7 @@ class ProgramWriter:
             in_columns = "None"
         return f"{', '.join(map(self._python, numbers))}, {in_columns}"
 
-    def _like_result(self, kinds: Mapping[str, str]) -> str:
-        node = self.lowered.results[0]
+    def _like_result(self, node: Any, kinds: Mapping[str, str]) -> str:
         name, text = self._result(node)
         return text if name in self.lowered.places else self._allocated(node.get_layout(), kinds[name], True)
 

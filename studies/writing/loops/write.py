@@ -58,6 +58,8 @@ class ModelNew(TunedModule, Model):
 
 
 _NO_DEFAULTS: Mapping[str, Any] = {}
+_BEFORE = ("before", "other_before")
+"""What a block's values are called that are made in front of it."""
 _FREE = 2
 """Upper limit of the passes over rows that are tuned each for itself."""
 
@@ -135,8 +137,8 @@ class PassesAround:
         head: statements of the module: the space of the passes, and the numbers that they were written for.
         attributes: lines of the class.
         problem: the body of its method `problem`, in which `{given}` are the arguments that the block takes.
-        given: the name of what the block is given.
-        front: the statements in front of the block's own forward: those that make it, where it is no argument.
+        given: the names of what the block is given in the place of arguments of `forward`.
+        front: the statements in front of the block's own forward, that make what it is given.
         after: the statements behind the block's own forward, by which the value is `value`; nothing where it is the
             result.
         ready: the lines of a method that builds the products between the passes, if there are any.
@@ -146,20 +148,20 @@ class PassesAround:
     head: tuple[str, ...]
     attributes: tuple[str, ...]
     problem: tuple[str, ...]
-    given: str
+    given: Mapping[str, str]
     front: tuple[str, ...]
     after: tuple[str, ...]
     ready: tuple[str, ...]
     source: str
 
 
-def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = False) -> PassesAround:
+def passes_around(traced: Traced, given: Mapping[str, str], last: str, *, is_laid_out: bool = False) -> PassesAround:
     """Write what a traced model does around a block as passes.
 
     Args:
-        given: the node whose value the block is given; nothing where that is an argument.
+        given: the nodes whose values the block is given in the place of arguments, by the names of both.
         last: the node whose value it makes; nothing where that is the result.
-        is_laid_out: the block is given the value contiguous, however it lies.
+        is_laid_out: the block is given these values contiguous, however they lie.
 
     Raises:
         UnloweredError: something of it is no loop nest.
@@ -170,7 +172,8 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
     inputs = dict(zip(traced.names, traced.inputs, strict=False))
     programs = _programs(lambda training: _part(traced, training, mark=last), inputs) if last else {}
     modes = [mode for mode in programs if mode]
-    front, before = _front(traced, given, inputs, is_laid_out) if given else None, traced.free("before")
+    front = _front(traced, [*given.values()], inputs, is_laid_out) if given else None
+    before = dict(zip(given, map(traced.free, _BEFORE), strict=False))
     every = [*([front] if front else []), *programs.values()]
     passes = [one for program in every for one in program.passes]
     sizes = tuple(dict.fromkeys(size for program in every for size in program.sizes))
@@ -192,7 +195,8 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
     places = {size: place for program in every for size, place in program.sizes.items()}
     named = ", ".join(f"{size}={argument}.shape[{at}]" for size, (argument, at) in places.items())
     if front:
-        problem += [*_sizes(front, front.result), f"{before} = {front.result}"]
+        for name, made in zip(before.values(), front.results, strict=True):
+            problem += [*_sizes(front, made), f"{name} = {made}"]
     behind = "" if last else ", is_read=False"
     problem.append(f"return loops.sized(self, super().problem({{given}}){behind}, {named})")
     return PassesAround(
@@ -200,29 +204,29 @@ def passes_around(traced: Traced, given: str, last: str, *, is_laid_out: bool = 
         (f"passes = blocks.Passes(SPACE, {told})",),
         tuple(problem),
         before,
-        (*_numbers_served(inputs), *(_made_by(front, before) if front else ())),
+        (*_numbers_served(inputs), *(_made_by(front, ", ".join(before.values())) if front else ())),
         tuple(_body(programs)) if last else (),
         tuple(_ready(every)),
         source_of(every, is_alone=False),
     )
 
 
-def _front(traced: Traced, given: str, inputs: Mapping[str, Any], is_laid_out: bool) -> Program:
+def _front(traced: Traced, given: Sequence[str], inputs: Mapping[str, Any], is_laid_out: bool) -> Program:
     """The program of what a block is given.
 
     Raises:
         UnloweredError: it is no loop nests, or not the same ones in both modes.
     """
-    programs = _programs(partial(_part, traced, end=given, is_laid_out=is_laid_out), inputs)
+    programs = _programs(partial(_part, traced, ends=given, is_laid_out=is_laid_out), inputs)
     if "" not in programs:
         raise UnloweredError("what is in front of a product and another in train mode")
     return programs[""].renamed("front")
 
 
-def _made_by(program: Program, name: str) -> list[str]:
-    """Statements by which a name is the result of a program."""
+def _made_by(program: Program, names: str) -> list[str]:
+    """Statements by which names are the results of a program."""
     *lines, result = _body({"": program})
-    return [*lines, result.replace("return", f"{name} =", 1)]
+    return [*lines, result.replace("return", f"{names} =", 1)]
 
 
 def _ready(programs: Sequence[Program]) -> list[str]:
@@ -242,13 +246,15 @@ def _ready(programs: Sequence[Program]) -> list[str]:
     ]
 
 
-def _part(traced: Traced, training: bool, *, mark: str = "", end: str = "", is_laid_out: bool = False) -> nn.Module:
+def _part(
+    traced: Traced, training: bool, *, mark: str = "", ends: Sequence[str] = (), is_laid_out: bool = False
+) -> nn.Module:
     """A part of a traced model in a mode.
 
     Args:
         mark: a node whose value is marked as made by a block.
-        end: a node whose value is the result; nothing where it is the model's.
-        is_laid_out: the result is contiguous, however that value lies.
+        ends: the nodes whose values are the results; none where these are the model's.
+        is_laid_out: the results are contiguous, however those values lie.
     """
     assert traced.graph is not None
     graph = fx.Graph()
@@ -262,16 +268,18 @@ def _part(traced: Traced, training: bool, *, mark: str = "", end: str = "", is_l
             else:
                 copy.update_kwarg(at, not copy.kwargs[at])
     by_name = {node.name: copy for node, copy in copies.items()}
-    if end:
-        result = graph.call_method("contiguous", (by_name[end],)) if is_laid_out else by_name[end]
+    if ends:
+        made = [by_name[end] for end in ends]
+        made = [graph.call_method("contiguous", (one,)) for one in made] if is_laid_out else made
+        result = tuple(made) if len(made) > 1 else made[0]
     graph.output(result)
     if mark:
-        made = by_name[mark]
-        with graph.inserting_after(made):
-            marked = graph.call_function(torch.ops.tunebench_new.made_by_a_block.default, (made,))
-        made.replace_all_uses_with(marked, delete_user_cb=lambda user: user is not marked)
+        value = by_name[mark]
+        with graph.inserting_after(value):
+            marked = graph.call_function(torch.ops.tunebench_new.made_by_a_block.default, (value,))
+        value.replace_all_uses_with(marked, delete_user_cb=lambda user: user is not marked)
     module = fx.GraphModule(traced.model, graph)
-    if end:
+    if ends:
         graph.eliminate_dead_code()  # statistics that a later layer moves
         module.recompile()
     for name in [name for name in module._buffers if name not in dict(traced.model.named_buffers())]:

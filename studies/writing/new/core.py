@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from torch import fx
 
@@ -24,14 +24,14 @@ class Core:
     Attributes:
         block: the name of its class, such as `Linear`.
         attributes: of the class.
-        given: the node whose value the block is given, by name; empty where it is an argument of `forward`.
+        given: the nodes whose values the block is given in the place of arguments of `forward`, by the names of both.
         last: the node whose value the block makes, by name; empty where it is the result.
-        is_laid_out: the block is given that value contiguous, however it lies.
+        is_laid_out: the block is given these values contiguous, however they lie.
     """
 
     block: str
     attributes: Text
-    given: str = ""
+    given: Mapping[str, str] = field(default_factory=dict)
     last: str = ""
     is_laid_out: bool = False
 

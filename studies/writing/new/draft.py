@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx, nn
@@ -67,13 +67,12 @@ def draft(traced: Traced, wanted: str | None) -> Drafts:
     """
     if reason := _why_none(traced):
         return Drafts((), reason)
-    proposed = [block for block in LAYERS if layers(traced, block)] + ["rows", "pointwise"]
     cores: list[tuple[int, Core]] = []
     hidden = ""
-    for block in [wanted] if wanted else proposed:
+    for block, layer in _proposed(traced, wanted):
         try:
-            if block in LAYERS:
-                core, arithmetic = _layer(traced, block), layers(traced, block)[0].operations
+            if layer is not None:
+                core, arithmetic = _layer(traced, block, layer), layer.operations
             else:
                 core, arithmetic = _rows(traced) if block == "rows" else _pointwise(traced), 0
             if names := hidden_names(traced.model, getattr(blocks, core.block), core.own_names):
@@ -100,43 +99,76 @@ def _why_none(traced: Traced) -> str:
     return ""
 
 
-def _layer(traced: Traced, block: str) -> Core:
-    found = layers(traced, block)
-    if not found:
-        legal = " or ".join(layer.__name__ for layer in LAYERS[block])
-        raise UserError(f"the problem has no {legal} that the block {block} could take")
-    anchor = found[0].node
+def _proposed(traced: Traced, wanted: str | None) -> Iterator[tuple[str, Layer | None]]:
+    """The blocks that a problem may have a kernel of, each with a layer where it takes one.
+
+    A product of two values that are computed may have passes in front of it, and nothing behind: what is largest beside
+    it is proposed as well.
+    """
+    for block in [wanted] if wanted else (*LAYERS, "rows", "pointwise"):
+        found = layers(traced, block) if block in LAYERS else []
+        if block not in LAYERS:
+            yield block, None
+        elif not found and wanted:
+            legal = " or ".join(layer.__name__ for layer in LAYERS[block])
+            raise UserError(f"the problem has no {legal} that the block {block} could take")
+        for layer in found:
+            yield block, layer
+            if not layer.has_computed:
+                break
+
+
+def _layer(traced: Traced, block: str, found: Layer) -> Core:
+    anchor = found.node
     assert traced.graph is not None
     graph, dependent = traced.graph, descendants(anchor)
     behind = [node for node in graph.nodes if node in dependent and node.op != "output"]
 
     def make(given: Given) -> Core:
-        layer = found[0]
+        layer, replaced = found, {} if given.is_itself else {given.name: given.node.name}
         if given.name != traced.names[0]:
             if block != "linear":
                 raise UntranslatedError(f"the argument '{given.name}'")  # such a layer takes the first one
             layer = layer.as_product()
-        if layer.is_of_inputs and layer.path == given.name and not given.is_itself:
+        if layer.other is not None and layer.path in replaced:
             raise UntranslatedError(f"a product of '{given.name}' and what is made of it")
+        if layer.has_computed:
+            place = _place_beside(traced, given)
+            replaced[place], layer = layer.path, replace(layer, path=place)
 
         def translated(nodes: Collection[fx.Node]) -> tuple[_LayerWriter, list[fx.Node]]:
             """A writer of as many of the nodes as have a place in the block, and those."""
-            writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, layer, given, _KINDS[block])
+            writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, layer, replaced, _KINDS[block])
             return writer, [anchor, *(node for node in behind if node in nodes and writer.takes(node))]
 
         last = cut(traced, anchor, given, translated(behind)[1])
+        if layer.has_computed and last is not result_of(graph):
+            raise UntranslatedError(f"{called(anchor, traced.model)} of values that are computed")
         writer, done = translated(between(anchor, last))
         windows: Text = [("windows", layer.windows)] if layer.windows else []
         core = Core(
             block.capitalize(),
             [("layer", layer.text(given.name)), *windows, *writer.attributes(done[-1])],
-            "" if given.is_itself else given.node.name,
+            replaced,
             "" if last is result_of(graph) else last.name,
             block == "conv" and not given.is_itself and not lies_in(given.node, _FORMATS),
         )
         return _readable(traced, core)
 
-    return _served(traced, ways_to_give(traced, found[0].given), make)
+    return _served(traced, ways_to_give(traced, found.given), make)
+
+
+def _place_beside(traced: Traced, given: Given) -> str:
+    """An argument in whose place a block can be given another value beside this one.
+
+    Raises:
+        UntranslatedError: there is none.
+    """
+    arguments = zip(traced.names, traced.inputs, strict=False)
+    found = [name for name, one in arguments if isinstance(one, torch.Tensor) and name != given.name]
+    if not found:
+        raise UntranslatedError("a second value that is computed")
+    return found[0]
 
 
 def _served(traced: Traced, ways: Sequence[Given], make: Callable[[Given], Core], reason: str = "") -> Core:
@@ -164,10 +196,10 @@ def _served(traced: Traced, ways: Sequence[Given], make: Callable[[Given], Core]
 class _LayerWriter:
     """The attributes of a block behind a layer, node by node."""
 
-    def __init__(self, traced: Traced, layer: Layer, given: Given, kinds: Collection[str]) -> None:
+    def __init__(self, traced: Traced, layer: Layer, replaced: Collection[str], kinds: Collection[str]) -> None:
         self.traced = traced
         operands = Operands(set(traced.names))
-        self.translator = RowTranslator(traced, layer.node, given, "value", operands, kinds, RowsOf(1))
+        self.translator = RowTranslator(traced, layer.node, replaced, "value", operands, kinds, RowsOf(1))
         self.translator.keeps_parts = True
         if layer.bias is not None and (layer.is_product or layer.windows is not None):
             kind = "per_feature" if layer.is_product else "per_channel"
@@ -201,9 +233,9 @@ class _LayerWriter:
 class _LinearWriter(_LayerWriter):
     """The writer of `Linear`, which has a function, then a normalisation or reductions, then another function."""
 
-    def __init__(self, traced: Traced, layer: Layer, given: Given, kinds: Collection[str]) -> None:
-        self.is_wide = not layer.is_of_inputs and len(shape_of(layer.node) or ()) > 2
-        super().__init__(traced, layer, given, _OF_ANY_SHAPE if self.is_wide else kinds)
+    def __init__(self, traced: Traced, layer: Layer, replaced: Collection[str], kinds: Collection[str]) -> None:
+        self.is_wide = layer.other is None and len(shape_of(layer.node) or ()) > 2
+        super().__init__(traced, layer, replaced, _OF_ANY_SHAPE if self.is_wide else kinds)
         self.translator.other_layers = beside(layer, layers(traced, "linear"))
         self.function: str | None = None
         self.behind: Text = []
@@ -302,7 +334,7 @@ def _rows_from(traced: Traced, given: Given) -> Core:
         raise UntranslatedError(_NO_ROWS)
     operands = Operands(set(traced.names))
     translator = RowTranslator(
-        traced, anchor, given, given.name, operands, _KINDS["groups" if rows.groups else "rows"], rows
+        traced, anchor, (), given.name, operands, _KINDS["groups" if rows.groups else "rows"], rows
     )
     result = _whole(traced, anchor, translator)
     if not translator.reductions:
@@ -314,7 +346,7 @@ def _rows_from(traced: Traced, given: Given) -> Core:
 def _pointwise_from(traced: Traced, given: Given) -> Core:
     operands = Operands(set(traced.names))
     kinds = _KINDS["pointwise"]
-    translator = Translator(traced, given.node, given, given.name, operands, kinds, whole=True)
+    translator = Translator(traced, given.node, (), given.name, operands, kinds, whole=True)
     text = translator.finished(translator.values[_whole(traced, given.node, translator)])
     if text == given.name:
         raise UntranslatedError(_NOTHING)

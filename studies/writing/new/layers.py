@@ -1,5 +1,5 @@
-"""The layers of a trace that a block can take: modules of torch's, products with a parameter or of two inputs, and
-convolutions with filters that are one of these."""
+"""The layers of a trace that a block can take: modules of torch's, products with a parameter or of two other values,
+and convolutions with filters that are a parameter or an input."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Layer:
     Attributes:
         node: whose value it is.
         given: whose value it takes.
-        path: of the module; of a product or filters, of the parameter, or the name of the other input.
+        path: of the module; of a product or filters, of the parameter, or the name of the other value.
         is_product: whether it is a product with a parameter, as `x @ self.weight.T` and `F.linear` are, or two inputs'.
         is_transposed: whether a product's parameter is transposed, as a linear layer's is, or its second input.
         bias: the path of what it adds; None where it adds nothing.
         operations: how much arithmetic it is, to compare layers by.
         is_turned: whether the first of two inputs is transposed.
-        is_of_inputs: whether the path is the name of another input.
+        other: what filters are, or the second factor, that is no parameter; None of everything else.
         windows: of filters, as the block has them; None of everything else.
     """
 
@@ -63,8 +63,13 @@ class Layer:
     bias: str | None
     operations: int
     is_turned: bool = False
-    is_of_inputs: bool = False
+    other: fx.Node | None = None
     windows: Mapping[str, object] | None = field(default=None, hash=False)
+
+    @property
+    def has_computed(self) -> bool:
+        """Whether the second factor is computed in `forward`."""
+        return self.other is not None and self.other.op != "placeholder"
 
     def as_product(self) -> Layer:
         """The same as a product, which may be of any argument; a module takes the first one."""
@@ -93,9 +98,9 @@ def beside(first: Layer, found: Sequence[Layer]) -> dict[fx.Node, Layer]:
     """Return the layers, by their nodes, that a block takes with the first one: of its kind, input and size."""
 
     def kind(layer: Layer) -> tuple[object, ...]:
-        return layer.given, shape_of(layer.node), layer.is_product, layer.is_transposed, layer.is_of_inputs
+        return layer.given, shape_of(layer.node), layer.is_product, layer.is_transposed, layer.other
 
-    alike = [one.as_product() if first.is_product else one for one in found if not first.is_of_inputs]
+    alike = [one.as_product() if first.is_product else one for one in found if first.other is None]
     return {one.node: one for one in alike if one.node is not first.node and kind(one) == kind(first)}
 
 
@@ -126,8 +131,8 @@ def _convolution(node: fx.Node) -> Layer | None:
     taken, of_weight, made = map(shape_of, (x, weight, node))
     if taken is None or of_weight is None or made is None or not len(taken) == len(of_weight) == len(made):
         return None
-    is_of_inputs = weight.op == "placeholder"
-    path = weight.name if is_of_inputs else _path_of(weight)
+    other = weight if weight.op == "placeholder" else None
+    path = _path_of(weight) if other is None else other.name
     if path is None or (bias is not None and _path_of(bias) is None):
         return None
     told = {name: one if isinstance(one, list | tuple) else [one] for name, one in given.items()}
@@ -140,7 +145,7 @@ def _convolution(node: fx.Node) -> Layer | None:
     }
     multiplied = taken if windows.get("transposed") else made
     operations = of_weight.numel() * (multiplied.numel() // multiplied[1])
-    return Layer(node, x, path, False, False, _path_of(bias), operations, is_of_inputs=is_of_inputs, windows=windows)
+    return Layer(node, x, path, False, False, _path_of(bias), operations, other=other, windows=windows)
 
 
 def _product(node: fx.Node) -> Layer | None:
@@ -157,7 +162,7 @@ def _product(node: fx.Node) -> Layer | None:
         return _of_inputs(node, *_contracted(node))
     else:
         return None
-    if isinstance(weight, fx.Node) and weight.op == "placeholder":
+    if isinstance(weight, fx.Node) and weight.op != "get_attr":
         return _of_inputs(node, given, False, weight, is_transposed) if bias is None else None
     made, path = shape_of(node), _path_of(weight)
     if path is None or made is None or not isinstance(given, fx.Node) or not isinstance(weight, fx.Node):
@@ -169,17 +174,19 @@ def _product(node: fx.Node) -> Layer | None:
 
 
 def _of_inputs(node: fx.Node, x: object, is_turned: bool, weight: object, is_transposed: bool) -> Layer | None:
-    """The product of two matrices, or of stacks of them, of which the second is an input; they may be transposed."""
+    """The product of two matrices, or of stacks of them, none of them a parameter; they may be transposed."""
     (x, turns), (weight, transposes) = _straight(x), _straight(weight)
     made, shapes = shape_of(node), (shape_of(x), shape_of(weight))
-    if not isinstance(x, fx.Node) or not isinstance(weight, fx.Node) or weight.op != "placeholder" or made is None:
+    if not isinstance(x, fx.Node) or not isinstance(weight, fx.Node) or made is None:
         return None
-    if x.op == "get_attr" or called_diagonal(x) or any(shape is None or len(shape) < 2 for shape in shapes):
+    if "get_attr" in (x.op, weight.op) or any(map(called_diagonal, (x, weight))):
+        return None
+    if any(shape is None or len(shape) < 2 for shape in shapes):
         return None
     is_turned, is_transposed = is_turned != turns, is_transposed != transposes
     assert shapes[0] is not None
     operations = made.numel() * shapes[0][-2 if is_turned else -1]
-    return Layer(node, x, weight.name, True, is_transposed, None, operations, is_turned, True)
+    return Layer(node, x, weight.name, True, is_transposed, None, operations, is_turned, weight)
 
 
 def called_diagonal(node: object) -> bool:

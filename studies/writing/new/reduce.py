@@ -12,7 +12,7 @@ from torch import fx
 from tunebench.studies.writing.new.nodes import shape_of
 from tunebench.studies.writing.new.norms import Norm, RowsOf, norm_of
 from tunebench.studies.writing.new.operations import bound, is_default, other_than_default, taking
-from tunebench.studies.writing.new.trace import Given, Traced
+from tunebench.studies.writing.new.trace import Traced
 from tunebench.studies.writing.new.translate import Translator, UntranslatedError, broadcast_kind, called
 from tunebench.studies.writing.new.values import PRODUCT, SUM, Operands, Reach, Value
 
@@ -126,13 +126,13 @@ class RowTranslator(Translator):
         self,
         traced: Traced,
         anchor: fx.Node,
-        given: Given,
+        replaced: Collection[str],
         text: str,
         operands: Operands,
         kinds: Collection[str],
         rows: RowsOf,
     ) -> None:
-        super().__init__(traced, anchor, given, text, operands, kinds, whole=True, keeps_parts=False)
+        super().__init__(traced, anchor, replaced, text, operands, kinds, whole=True, keeps_parts=False)
         self.reductions: dict[str, Reduced] = {}
         self.rows = rows
 

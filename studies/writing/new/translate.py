@@ -37,7 +37,7 @@ from tunebench.studies.writing.new.operations import (
     is_default,
     other_than_default,
 )
-from tunebench.studies.writing.new.trace import Given, Traced
+from tunebench.studies.writing.new.trace import Traced
 from tunebench.studies.writing.new.values import ATOM, PRODUCT, SUM, Operands, Reach, Value, reach_of
 
 _LOGISTIC = re.compile(r"exp\(-(?P<x>\w+)\) \+ 1|1 \+ exp\(-(?P<y>\w+)\)")
@@ -66,7 +66,7 @@ class Translator:
 
     Args:
         anchor: the node whose value a device function has an element of.
-        given: what the block is given.
+        replaced: the arguments of `forward` in whose place the block is given other values.
         text: what the element is called.
         operands: which it adds to.
         kinds: of the operands that the block takes.
@@ -81,7 +81,7 @@ class Translator:
         self,
         traced: Traced,
         anchor: fx.Node,
-        given: Given,
+        replaced: Collection[str],
         text: str,
         operands: Operands,
         kinds: Collection[str],
@@ -97,9 +97,8 @@ class Translator:
         assert shape is not None
         self.shape = shape
         self._anchor = anchor
-        self._taken = [one for one in anchor.all_input_nodes if one.op == "placeholder"]
-        if not given.is_itself:
-            self._taken += [one for one in anchor.graph.nodes if one.op == "placeholder" and one.name == given.name]
+        given = [one for one in anchor.graph.nodes if one.op == "placeholder"]
+        self._taken = [one for one in given if one in anchor.all_input_nodes or one.name in replaced]
         self._kinds = kinds
         self._whole = whole
         self.keeps_parts = keeps_parts

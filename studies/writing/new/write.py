@@ -126,7 +126,8 @@ def _methods(traced: Traced, core: Core, around: PassesAround | None) -> list[st
     names, plan = list(traced.names), traced.free("plan")
     taken = taken_text(names, traced.inputs, traced.defaults)
     read = [name for name in names[1:] if core.reads(name)]
-    given = ", ".join([around.given if around is not None and core.given else names[0], *read])
+    places = {} if around is None else around.given
+    given = ", ".join(places.get(name, name) for name in [names[0], *read])
     problem, front, made = [f"return super().problem({given})"], [], f"super().tuned_forward({plan}, {given})"
     behind = [f"return {made}"]
     if around is not None:

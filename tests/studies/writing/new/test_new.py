@@ -331,7 +331,7 @@ def test_layers_of_one_input_are_joined(
     core = drafted(problem(tmp_path, forward, TWO + WEIGHTS, inputs=inputs))
     found = dict(core.attributes)
     assert (core.block, found.get("function"), found.get("other_layers")) == ("Linear", function, others)
-    assert (core.given, core.last) == ("", last)
+    assert (core.given, core.last) == ({}, last)
 
 
 def test_behind_a_layer_of_sequences_are_functions_of_each_element_alone(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_behind_a_layer_of_sequences_are_functions_of_each_element_alone(tmp_pat
     core = drafted(problem(tmp_path, "return torch.softmax(self.gemm(x).relu() * self.scale, -1)", made, inputs=inputs))
     assert (core.last, dict(core.attributes)["function"]) == ("mul", "relu(value) * scale")
     core = drafted(problem(tmp_path, "return torch.relu(torch.matmul(x.unsqueeze(0), self.v))", WEIGHTS))
-    assert (core.given, dict(core.attributes)["layer"]) == ("unsqueeze", "x @ v")
+    assert (core.given, dict(core.attributes)["layer"]) == ({"x": "unsqueeze"}, "x @ v")
 
 
 OF_INPUTS = {
@@ -395,15 +395,45 @@ def test_triangles_and_functions_behind_a_product_of_two_inputs(tmp_path: Path) 
 @pytest.mark.parametrize(
     "forward",
     [
-        "return x @ (y * 2)",  # the second is no input
         "return (x * 2) @ x",  # the first stands in the second's place
         "return torch.einsum('ij,kj->ikj', x, y)",  # nothing is added up
+        "return torch.cumsum(x @ (y * 2), 1)",  # passes would stand in front and behind
+        "return (x * 2) @ (x + y)[0:1].T + y[:, 0:1]",  # y is read as it is beside what would stand in its place
         "return torch.matmul(x, y[0])",
     ],
 )
 def test_a_product_that_is_none_of_two_inputs(forward: str, tmp_path: Path) -> None:
     file = problem(tmp_path, forward, arguments="x, y", inputs="*torch.randn(2, 9, 9)")
     assert "Linear" not in [core.block for core in draft(trace(load_reference(file)), None).cores]
+
+
+COMPUTED = {
+    "both": (
+        "return nn.functional.normalize(x) @ nn.functional.normalize(y).t() / self.slope",
+        {"layer": "x @ y.T", "function": "value * (1.0 / slope)"},
+        {"x": "normalize", "y": "normalize_1"},
+    ),
+    "the second": ("return torch.relu(x @ (y * 2))", {"layer": "x @ y", "function": "relu(value)"}, {"y": "mul"}),
+    "the second, by the first argument": ("return y @ (x + 1).T", {"layer": "y @ x.T"}, {"x": "add"}),
+    "both by the first argument": ("return torch.exp(x) @ (x + 1).T", {"layer": "x @ y.T"}, {"x": "exp", "y": "add"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("forward", "attributes", "given"), COMPUTED.values(), ids=COMPUTED)
+def test_a_product_of_two_values_has_passes_in_front(
+    forward: str, attributes: dict[str, object], given: dict[str, str], tmp_path: Path
+) -> None:
+    file = problem(tmp_path, forward, arguments="x, y", inputs="*torch.randn(2, 9, 9)")
+    core = drafted(file)
+    assert (core.block, core.given) == ("Linear", given) and attributes.items() <= dict(core.attributes).items()
+    assert_served(file, *load_reference(file).get_inputs())
+
+
+def test_a_product_of_values_gives_way_to_a_layer_that_passes_may_stand_behind(tmp_path: Path) -> None:
+    forward = "return torch.cumsum(self.l(x) @ (y * 2).T, 1)"
+    file = problem(tmp_path, forward, "self.l = nn.Linear(9, 9)", arguments="x, y", inputs="*torch.randn(2, 9, 9)")
+    assert dict(drafted(file).attributes)["layer"] == "l"
 
 
 DIAGONALS = {
@@ -426,26 +456,26 @@ ELSEWHERE = {
     "a layer of the second argument": (
         "return torch.relu(self.l(x)) * s",
         {"layer": "x @ l.weight.T", "function": "relu(value + bias) * s", "per_row": ("s",)},
-        "",
+        {},
     ),
     "a layer of what passes make of the second": (
         "return torch.relu(self.l(torch.cumsum(x, 1))) * s",
         {"layer": "l", "function": "relu(value)"},
-        "cumsum",
+        {"s": "cumsum"},
     ),
     "rows of the second, the first unread": (
         "return torch.softmax(x, 1) * s",
         {"reductions": {"top": Reduced("Max", "x"), "total": Reduced("Sum", "exp(x - top)")}},
-        "",
+        {},
     ),
-    "elements of the first, the second unread": ("return torch.relu(s)", {"function": "relu(s)"}, ""),
+    "elements of the first, the second unread": ("return torch.relu(s)", {"function": "relu(s)"}, {}),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("forward", "attributes", "given"), ELSEWHERE.values(), ids=ELSEWHERE)
 def test_the_first_argument_is_not_taken_for_what_stands_in_its_place(
-    forward: str, attributes: dict[str, object], given: str, tmp_path: Path
+    forward: str, attributes: dict[str, object], given: dict[str, str], tmp_path: Path
 ) -> None:
     made, inputs = "self.l = nn.Linear(10, 8)", "torch.rand(rows, 1), torch.rand(rows, 10)"
     file = problem(tmp_path, forward, made, arguments="s, x", inputs=inputs)

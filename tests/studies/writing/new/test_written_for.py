@@ -220,7 +220,7 @@ def test_a_name_that_a_block_has_is_the_reason_why_there_is_no_kernel(tmp_path: 
 def test_passes_behind_a_layer_that_knows_no_fast_functions_may_take_them(
     made: str, inputs: str, tmp_path: Path
 ) -> None:
-    forward = "return torch.softmax(self.first(x), 1).cumsum(-1)"
+    forward = "return torch.softmax(self.first(x).cumsum(-1), 1)"
     file = problem(tmp_path, forward, f"self.first = {made}", inputs=inputs)
     assert tunebench.new(tmp_path / "mine", problem=file).block.endswith("and passes")
     model, x = import_model(str(tmp_path / "mine"))(0.25).eval(), eval(inputs)
