@@ -18,6 +18,7 @@ from tunebench.studies.writing.loops.lower import GIVEN, UnloweredError, export,
 from tunebench.studies.writing.loops.nest import Pass
 from tunebench.studies.writing.loops.program import Program, ProgramWriter, source_of
 from tunebench.studies.writing.new.dtypes import main_dtype
+from tunebench.studies.writing.new.named_numbers import plain
 from tunebench.studies.writing.new.trace import Traced
 from tunebench.tuner.reference import DTYPES
 
@@ -261,6 +262,8 @@ def _part(
     copies: dict[fx.Node, fx.Node] = {}
     result = graph.graph_copy(traced.graph, copies)
     for node, copy in copies.items():
+        copy.args = fx.node.map_aggregate(copy.args, plain)  # sizes that are unknown divide by no others
+        copy.kwargs = fx.node.map_aggregate(copy.kwargs, plain)
         for place in node.meta.get("training", ()) if training else ():
             at: Any = place
             if isinstance(at, int):

@@ -41,7 +41,7 @@ class Named:
         return made
 
     def __neg__(self) -> Any:
-        return _named(-_plain(self), f"(-{self.expression})")
+        return _named(-plain(self), f"(-{self.expression})")
 
 
 def _sign(sign: str, apply: Callable[[Any, Any], Any], *, swapped: bool) -> Callable[[Named, Any], Any]:
@@ -51,7 +51,7 @@ def _sign(sign: str, apply: Callable[[Any, Any], Any], *, swapped: bool) -> Call
         if not isinstance(other, int | float):
             return NotImplemented
         left, right = (other, self) if swapped else (self, other)
-        return _named(apply(_plain(left), _plain(right)), f"({_text(left)} {sign} {_text(right)})")
+        return _named(apply(plain(left), plain(right)), f"({_text(left)} {sign} {_text(right)})")
 
     return method
 
@@ -87,8 +87,8 @@ def _named(value: Any, expression: str) -> Any:
     return value if made is None else made(value, "", expression)
 
 
-def _plain(value: Any) -> Any:
-    """The number itself, with whose arithmetic nothing is named."""
+def plain(value: Any) -> Any:
+    """Return the number itself, with whose arithmetic nothing is named; any other value as it is."""
     return float(value) if isinstance(value, NamedNumber) else int(value) if isinstance(value, NamedInteger) else value
 
 

@@ -146,6 +146,31 @@ def test_a_product_is_made_between_passes(tmp_path: Path) -> None:
     torch.testing.assert_close(found, case.model(case.inputs["product_x"]))
 
 
+@pytest.mark.parametrize(
+    ("product", "in_columns"),
+    [
+        (lambda q, k: q @ k.transpose(-2, -1), (False, False)),  # attention's scores
+        (lambda q, k: q.mT @ k, (True, True)),
+        (lambda q, k: q[:1] @ k.mT, (False, False)),
+    ],
+    ids=["the second", "the first", "the first is expanded"],
+)
+def test_a_stack_that_is_copied_for_a_product_stays_transposed(
+    product: Callable[..., torch.Tensor], in_columns: tuple[bool, bool], tmp_path: Path
+) -> None:
+    """A copy in the order of its dimensions would read one element of each row after another."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        q, k = (one.unflatten(-1, (3, -1)).transpose(1, 2) for one in x.unbind())
+        return torch.softmax(product(q, k), -1)
+
+    case = Case(Called(forward), {"stack_x": torch.randn(2, 2, 5, 12)})
+    (sizes,) = program_of(case, "stack").products
+    assert sizes.endswith(f"loops.InColumns{in_columns}")
+    found = run({"stack": case}, tmp_path)["stack"]
+    torch.testing.assert_close(found, forward(case.inputs["stack_x"]))
+
+
 class TwoProducts(nn.Module):
     """Two layers with functions behind them."""
 
