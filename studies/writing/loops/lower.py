@@ -55,8 +55,9 @@ _PRODUCTS: Mapping[str | None, str] = {
     "extern_kernels.bmm": "torch.bmm",
     "extern_kernels.addmm": "torch.addmm",
     "extern_kernels.baddbmm": "torch.baddbmm",
+    "extern_kernels.convolution": "torch.convolution",
 }
-"""Products that a library makes between passes, by Inductor's name of what it calls, with torch's function."""
+"""Products and convolutions between passes, by Inductor's name of what it calls, with torch's function."""
 
 
 class UnloweredError(Exception):
@@ -103,19 +104,24 @@ class Place:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices that a library makes.
+    """A product of matrices or a convolution, which a library may make.
 
     Attributes:
         name: of its result.
         function: of torch's.
         inputs: tensors, or views of them.
-        numbers: named arguments.
+        named: other arguments, that are not torch's defaults.
     """
 
     name: str
     function: str
     inputs: tuple[ir.IRNode, ...]
-    numbers: Mapping[str, float]
+    named: Mapping[str, object]
+
+    @property
+    def is_of_matrices(self) -> bool:
+        """Whether it is no convolution."""
+        return self.function != "torch.convolution"
 
 
 Nest = tuple[SchedulerNode, ...]
@@ -300,7 +306,11 @@ def _reasons() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise UnloweredError(str(error).splitlines()[0]) from error
+        raise UnloweredError(_told(error)) from error
+
+
+def _told(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _fixed_by_ones(exported: torch.export.ExportedProgram) -> list[set[int]]:
@@ -331,7 +341,7 @@ def _lowered(module: fx.GraphModule) -> GraphLowering:
                 graph.run(*values)
                 graph._update_scheduler()
             except Exception as error:  # whatever Inductor raises of a graph is a reason
-                raise UnloweredError(str(error).splitlines()[0]) from error
+                raise UnloweredError(_told(error)) from error
     return graph
 
 
@@ -396,15 +406,13 @@ def _exact_constants(*args: Any, round_scalars_to_tensor_dtype: bool = False, **
 
 def _nests(graph: GraphLowering) -> Iterator[Nest | Product]:
     for one in graph.scheduler.nodes:
-        if isinstance(one.node, ir.ExternKernelOut) and one.node.python_kernel_name in _PRODUCTS:
+        if isinstance(one.node, ir.ExternKernel) and one.node.python_kernel_name in _PRODUCTS:
             made = one.node
-            numbers = {name: value for name, value in made.kwargs.items() if value != 1}
-            yield Product(
-                made.get_name(),
-                _PRODUCTS[made.python_kernel_name],
-                tuple(one for one in made.inputs if isinstance(one, ir.IRNode)),
-                numbers,
-            )
+            function, named = _PRODUCTS[made.python_kernel_name], made.kwargs
+            if function != "torch.convolution":
+                named = {name: value for name, value in named.items() if value != 1}
+            inputs = tuple(one for one in made.inputs if isinstance(one, ir.IRNode))
+            yield Product(made.get_name(), function, inputs, named)
             continue
         nodes: list[SchedulerNode] = []
         for node in one.get_nodes():

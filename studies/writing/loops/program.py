@@ -31,6 +31,8 @@ _TAKEN = {*_WORDS.split(" "), *(name.split("(")[0] for name in TEXTS.values()), 
 """Names that mean something in an entry point."""
 _NUMBERED = re.compile(r"[krt]\d*(_start)?|((of_)?all|at|own|buf|before|pack|made)\d*")
 """Names that an entry point has of its own."""
+_MOST_CONVOLUTIONS = 1
+"""Upper limit of the convolutions that are a library's: of a network, `optimize` makes kernels of each."""
 _SMALL = 8
 """A tensor is small of which that many times the elements are fewer than another's."""
 
@@ -99,6 +101,10 @@ class ProgramWriter:
             products = [one for one in steps if isinstance(one, Product)]
             if any(V.graph.get_dtype(one.name) != main for one in products):
                 raise UnloweredError("a product of another type")
+            if sum(not one.is_of_matrices for one in products) > _MOST_CONVOLUTIONS:
+                raise UnloweredError("several convolutions")
+            if not all(V.graph.get_buffer(one.name).get_layout().is_contiguous() for one in products):
+                raise UnloweredError("a convolution of images that are channels-last")
             return Program(
                 tuple(replace(one, text=self._in_cpp(one.text)) for one in passes),
                 tuple(dict.fromkeys(self._counts(passes))),
@@ -112,7 +118,7 @@ class ProgramWriter:
                 ),
                 "torch.Tensor" if lowered.form == "{0}" else "object",
                 tuple(self._like_result(node, kinds) for node in lowered.results),
-                tuple(dict.fromkeys(map(self._sizes_of_product, products))),
+                tuple(dict.fromkeys(self._sizes_of_product(one) for one in products if one.is_of_matrices)),
             )
 
     def _steps(self, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]) -> list[Pass | Product]:
@@ -251,7 +257,7 @@ class ProgramWriter:
         for one in steps:
             if isinstance(one, Product):
                 inputs = [self._result(given)[1] for given in one.inputs]
-                inputs += [f"{name}={value!r}" for name, value in one.numbers.items()]
+                inputs += [f"{name}={value!r}" for name, value in one.named.items()]
                 yield f"{one.name} = loops.multiply(plan, {one.function}, {', '.join(inputs)})"
                 continue
             for tensor in one.tensors:

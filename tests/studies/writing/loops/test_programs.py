@@ -171,6 +171,44 @@ def test_a_stack_that_is_copied_for_a_product_stays_transposed(
     torch.testing.assert_close(found, forward(case.inputs["stack_x"]))
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv2d(3, 4, 3, padding=1, bias=False), (2, 3, 7, 6)),
+        (nn.Conv1d(6, 4, 3, stride=2, dilation=2, groups=2), (2, 6, 11)),
+        (nn.ConvTranspose3d(3, 2, (1, 2, 3), stride=2, output_padding=1), (2, 3, 4, 3, 5)),
+    ],
+    ids=["two sides", "one side", "transposed"],
+)
+def test_a_convolution_is_made_between_passes(layer: nn.Module, shape: tuple[int, ...], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = Case(nn.Sequential(nn.Tanh(), layer, nn.Softmax(1)), {"input": torch.randn(shape)})
+    program = program_of(case, "windows")
+    assert "torch.convolution" in "\n".join(program.lines) and len(program.passes) >= 2 and not program.products
+    found = run({"windows": case}, tmp_path)["windows"]
+    torch.testing.assert_close(found, case.model(case.inputs["input"]))
+
+
+def test_networks_and_errors_without_a_text_are_a_reason() -> None:
+    class Wordless(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise NotImplementedError
+
+    x = torch.randn(2, 3, 5, 5)
+    with pytest.raises(UnloweredError, match="several convolutions"):
+        program_of(Case(nn.Sequential(nn.Conv2d(3, 3, 1), nn.Tanh(), nn.Conv2d(3, 3, 1)), {"x": x}), "network")
+    with pytest.raises(UnloweredError, match="NotImplementedError"):
+        program_of(Case(Wordless(), {"x": x}), "wordless")
+
+
+def test_images_that_are_channels_last_are_no_kernel_s_to_convolve() -> None:
+    """Passes read what a convolution makes as its layout was in the trace, and torch's own depends on the device."""
+    model = nn.Sequential(nn.Tanh(), nn.Conv2d(3, 4, 3)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(2, 3, 7, 6).to(memory_format=torch.channels_last)
+    with pytest.raises(UnloweredError, match="channels-last"):
+        program_of(Case(model, {"x": x}), "windows")
+
+
 class TwoProducts(nn.Module):
     """Two layers with functions behind them."""
 
