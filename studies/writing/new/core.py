@@ -26,6 +26,7 @@ class Core:
         attributes: of the class.
         given: the nodes whose values the block is given in the place of arguments of `forward`, by the names of both.
         last: the node whose value the block makes, by name; empty where it is the result.
+        is_minor: what the block does is little beside what is around it.
         is_laid_out: the block is given these values contiguous, however they lie.
     """
 
@@ -33,6 +34,7 @@ class Core:
     attributes: Text
     given: Mapping[str, str] = field(default_factory=dict)
     last: str = ""
+    is_minor: bool = False
     is_laid_out: bool = False
 
     @property

@@ -35,6 +35,8 @@ _KINDS = {
 }
 _FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
 """In which a convolution's input has to lie in memory."""
+_MINOR = 16
+"""A layer of fewer multiplications for each element of the largest tensor takes less time than that tensor does."""
 _NOTHING = "a result of no operation"
 _NO_ROWS = "rows without a reduction"
 _TRIANGLES = {"triu": "upper", "tril": "lower"}
@@ -151,11 +153,17 @@ def _layer(traced: Traced, block: str, found: Layer) -> Core:
             [("layer", layer.text(given.name)), *windows, *writer.attributes(done[-1])],
             replaced,
             "" if last is result_of(graph) else last.name,
+            block == "linear" and layer.operations < _MINOR * _largest(graph),
             block == "conv" and not given.is_itself and not lies_in(given.node, _FORMATS),
         )
         return _readable(traced, core)
 
     return _served(traced, ways_to_give(traced, found.given), make)
+
+
+def _largest(graph: fx.Graph) -> int:
+    """The number of elements of the largest tensor."""
+    return max(shape.numel() for node in graph.nodes if (shape := shape_of(node)) is not None)
 
 
 def _place_beside(traced: Traced, given: Given) -> str:

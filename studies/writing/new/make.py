@@ -44,11 +44,13 @@ def make(folder: Path, problem: Path, text: str, block: str | None) -> NewKernel
     drafts = draft(traced, block)
     reasons: list[str] = []
     unlowered: list[str] = []
-    # A block that does all of it is best, then passes around a block, then passes alone.
+    # A block that does all of it is best, then passes around a block, then passes alone, which are tuned freely.
     attempts = [partial(_of_block, traced, core, source) for core in drafts.cores if core.is_whole]
-    attempts += [partial(_of_block_and_passes, traced, core, source) for core in drafts.cores if not core.is_whole]
+    around = [core for core in drafts.cores if not core.is_whole]
+    attempts += [partial(_of_block_and_passes, traced, core, source) for core in around if not core.is_minor]
     if block is None:
         attempts.append(partial(_of_passes, traced, source))
+    attempts += [partial(_of_block_and_passes, traced, core, source) for core in around if core.is_minor]
     for made in _drafts(attempts, folder.name, unlowered):
         _write(folder, {"reference.py": text, **made.files})
         checked = check(folder, made.rewrite)

@@ -235,6 +235,19 @@ def test_passes_behind_a_layer_that_knows_no_fast_functions_may_take_them(
             torch.testing.assert_close(model(x), model.reference_forward(x))
 
 
+@pytest.mark.parametrize(
+    ("rows", "wanted", "block"),
+    [(90, None, "Passes"), (90, "linear", "Linear and passes"), (2, None, "Linear and passes")],
+)
+def test_passes_are_tuned_freely_where_a_layer_takes_little_of_the_time(
+    rows: int, wanted: str | None, block: str, tmp_path: Path
+) -> None:
+    forward = "return torch.cumsum(x, 1) * torch.relu(self.first(s))[:, None]"
+    inputs = f"torch.randn(7, {rows}, 32), torch.randn(7, 60)"
+    file = problem(tmp_path, forward, "self.first = nn.Linear(60, 32)", arguments="x, s", inputs=inputs)
+    assert tunebench.new(tmp_path / "mine", problem=file, block=wanted).block == block
+
+
 @pytest.mark.slow
 def test_passes_behind_a_convolution_are_drop_ins_where_statistics_move(tmp_path: Path) -> None:
     made = "self.conv = nn.Conv2d(6, 8, 3, padding=1); self.bn = nn.BatchNorm2d(8)"
