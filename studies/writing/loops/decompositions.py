@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
-from torch._decomp.decompositions import matmul
 from torch._inductor.decomposition import select_decomp_table
 
 from tunebench.studies.writing.loops.domain import SHORT_ROW
@@ -122,20 +121,6 @@ def _one_of(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.arange(2, device=rows.device)[:, None] == 0, rows, columns)
 
 
-def _product(x: torch.Tensor, weight: torch.Tensor) -> Any:
-    """A product of stacks of matrices, those that have to be copied as they lie: transposed ones stay so."""
-    if min(x.dim(), weight.dim()) < 3:
-        return matmul(x, weight)
-    stack = torch.broadcast_shapes(x.shape[:-2], weight.shape[:-2])  # type: ignore[no-untyped-call]
-
-    def matrices(factor: torch.Tensor) -> torch.Tensor:
-        if factor.stride(-1) != 1 and factor.stride(-2) == 1:
-            return matrices(factor.mT).mT
-        return factor.expand(*stack, -1, -1).reshape(-1, *factor.shape[-2:])
-
-    return torch.bmm(matrices(x), matrices(weight)).view(*stack, x.shape[-2], weight.shape[-1])
-
-
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -191,7 +176,6 @@ def decompositions() -> dict[Any, Any]:
         **get_decompositions(_RESIZING),
         **select_decomp_table(),
         _aten.avg_pool3d.default: _mean_of_windows,
-        _aten.matmul.default: _product,
         _aten.topk.default: _maxima,
         _aten.scatter.src: _put,
         _aten.scatter.value: _put,

@@ -152,8 +152,9 @@ def test_a_product_is_made_between_passes(tmp_path: Path) -> None:
         (lambda q, k: q @ k.transpose(-2, -1), (False, False)),  # attention's scores
         (lambda q, k: q.mT @ k, (True, True)),
         (lambda q, k: q[:1] @ k.mT, (False, False)),
+        (lambda q, k: torch.einsum("bhqd,bhkd->bhqk", q, k), (False, False)),
     ],
-    ids=["the second", "the first", "the first is expanded"],
+    ids=["the second", "the first", "the first is expanded", "a contraction"],
 )
 def test_a_stack_that_is_copied_for_a_product_stays_transposed(
     product: Callable[..., torch.Tensor], in_columns: tuple[bool, bool], tmp_path: Path
