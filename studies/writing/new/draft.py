@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from tunebench.kernels import blocks
 from tunebench.studies.writing.new.core import Core, Text, cut, is_about_memory, result_of
 from tunebench.studies.writing.new.hidden_names import hidden_names
-from tunebench.studies.writing.new.layers import LAYERS, Layer, beside, layers
+from tunebench.studies.writing.new.layer_text import LayerWriter, LinearWriter, operand_lines, row_lines
+from tunebench.studies.writing.new.layers import LAYERS, Layer, layers
 from tunebench.studies.writing.new.nodes import between, descendants, dtype_of, lies_in, shape_of
-from tunebench.studies.writing.new.norms import RowsOf
-from tunebench.studies.writing.new.reduce import RowTranslator, keepdim_of, rows_of
+from tunebench.studies.writing.new.reduce import RowTranslator, rows_of
 from tunebench.studies.writing.new.trace import Given, Traced, ways_to_give
 from tunebench.studies.writing.new.translate import Translator, UntranslatedError, called
-from tunebench.studies.writing.new.values import FUNCTIONS, SUM, Operands, Reach, Value
+from tunebench.studies.writing.new.values import FUNCTIONS, Operands
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.space import CPP_WORDS
 
 BLOCKS = ("pointwise", "rows", "linear", "conv")
 """The names that `--block` takes."""
 
-_OF_ANY_SHAPE = ("per_feature", "per_tensor")
-"""The kinds of operands behind a layer whose input has more than two dimensions."""
 _KINDS = {
     "pointwise": ("per_feature", "per_row", "per_channel", "per_tensor"),
     "linear": ("per_feature", "per_row", "per_tensor"),
@@ -39,8 +37,6 @@ _MINOR = 16
 """A layer of fewer multiplications for each element of the largest tensor takes less time than that tensor does."""
 _NOTHING = "a result of no operation"
 _NO_ROWS = "rows without a reduction"
-_TRIANGLES = {"triu": "upper", "tril": "lower"}
-_NORMS_BEHIND: Mapping[type | None, str] = {nn.BatchNorm1d: "batch_norm_at", nn.GroupNorm: "group_norm_at"}
 
 
 @dataclass(frozen=True)
@@ -138,9 +134,9 @@ def _layer(traced: Traced, block: str, found: Layer) -> Core:
             place = _place_beside(traced, given)
             replaced[place], layer = layer.path, replace(layer, path=place)
 
-        def translated(nodes: Collection[fx.Node]) -> tuple[_LayerWriter, list[fx.Node]]:
+        def translated(nodes: Collection[fx.Node]) -> tuple[LayerWriter, list[fx.Node]]:
             """A writer of as many of the nodes as have a place in the block, and those."""
-            writer = (_LinearWriter if block == "linear" else _LayerWriter)(traced, layer, replaced, _KINDS[block])
+            writer = (LinearWriter if block == "linear" else LayerWriter)(traced, layer, replaced, _KINDS[block])
             return writer, [anchor, *(node for node in behind if node in nodes and writer.takes(node))]
 
         last = cut(traced, anchor, given, translated(behind)[1])
@@ -201,122 +197,6 @@ def _served(traced: Traced, ways: Sequence[Given], make: Callable[[Given], Core]
     )
 
 
-class _LayerWriter:
-    """The attributes of a block behind a layer, node by node."""
-
-    def __init__(self, traced: Traced, layer: Layer, replaced: Collection[str], kinds: Collection[str]) -> None:
-        self.traced = traced
-        operands = Operands(set(traced.names))
-        self.translator = RowTranslator(traced, layer.node, replaced, "value", operands, kinds, RowsOf(1))
-        self.translator.keeps_parts = True
-        if layer.bias is not None and (layer.is_product or layer.windows is not None):
-            kind = "per_feature" if layer.is_product else "per_channel"
-            bias = self.translator.operands.name(kind, layer.bias)
-            self.translator.keep(layer.node, Value(f"value + {bias}", binds=SUM))
-
-    def take(self, node: fx.Node) -> None:
-        """Translate one.
-
-        Raises:
-            UntranslatedError: it has no place in the block.
-        """
-        if rows_of(node, self.traced) is not None:
-            raise UntranslatedError(called(node, self.traced.model))
-        self.translator.translate(node)
-
-    def takes(self, node: fx.Node) -> bool:
-        """Take a node; whether it has a place in the block."""
-        try:
-            self.take(node)
-        except UntranslatedError:
-            return False
-        return True
-
-    def attributes(self, last: fx.Node) -> Text:
-        """All, where this node's value is what the block makes."""
-        final = self.translator.finished(self.translator.values[last])
-        return [("function", final), *_operand_lines(self.translator.operands)]
-
-
-class _LinearWriter(_LayerWriter):
-    """The writer of `Linear`, which has a function, then a normalisation or reductions, then another function."""
-
-    def __init__(self, traced: Traced, layer: Layer, replaced: Collection[str], kinds: Collection[str]) -> None:
-        self.is_wide = layer.other is None and len(shape_of(layer.node) or ()) > 2
-        super().__init__(traced, layer, replaced, _OF_ANY_SHAPE if self.is_wide else kinds)
-        self.translator.other_layers = beside(layer, layers(traced, "linear"))
-        self.function: str | None = None
-        self.behind: Text = []
-        self.triangle: Text = []
-
-    def take(self, node: fx.Node) -> None:
-        """Take a node as for any layer; a normalisation or the first reduction ends the first function."""
-        if (kept := _TRIANGLES.get(called(node, self.traced.model))) is not None:
-            anchor, shape = node.all_input_nodes[0], shape_of(node)
-            alone = self.translator.values == {anchor: Value("value")} and len(anchor.users) == 1
-            if len(node.args) > 1 or node.kwargs or not alone or shape is None or len(shape) > 2:
-                raise UntranslatedError(called(node, self.traced.model))
-            self.triangle = [("triangle", kept)]
-            self.translator.other_layers = {}
-            self.translator.values[node] = Value("value")
-            return
-        layer = self.traced.model.get_submodule(str(node.target)) if node.op == "call_module" else None
-        attribute = _NORMS_BEHIND.get(type(layer))
-        is_of_rows = attribute is not None or rows_of(node, self.traced) is not None
-        if is_of_rows and self.is_wide:
-            raise UntranslatedError(f"{called(node, self.traced.model)} behind a layer of more than two dimensions")
-        if attribute is not None:
-            if self.function is not None:
-                raise UntranslatedError(f"a second {type(layer).__name__}")
-            if isinstance(layer, nn.BatchNorm1d):
-                if "other_layers" in self.translator.operands.by_attribute:
-                    raise UntranslatedError("BatchNorm1d behind several layers")
-                self.translator.other_layers = {}
-            self._end(_input_of(node))
-            self.behind = [(attribute, str(node.target))]
-            self.translator.values = {node: Value("value")}
-            return
-        if is_of_rows:
-            if self.behind and self.behind[0][0] == "group_norm_at":
-                raise UntranslatedError(f"{called(node, self.traced.model)} behind GroupNorm")
-            if self.function is None:
-                self.translator.value(node.args[0])
-                self._end(_input_of(node))
-                self.translator.values = {_input_of(node): Value("value")}
-        self.translator.translate(node)
-
-    def _end(self, given: fx.Node) -> None:
-        self.function = self.translator.finished(self.translator.value(given))
-        self.translator.keeps_parts = False
-
-    def attributes(self, last: fx.Node) -> Text:
-        """All, where this node's value is what the block makes."""
-        if self.function is None:
-            return [*self.triangle, *(line for line in super().attributes(last) if line != ("function", "value"))]
-        result = self.translator.values[last]
-        lines: Text = [*self.triangle, *([] if self.function == "value" else [("function", self.function)])]
-        lines += [*self.behind, *_row_lines(self.traced, self.translator, last)]
-        if result.text != "value":
-            lines.append(("finish", result.text))
-        return [*lines, *_operand_lines(self.translator.operands)]
-
-
-def _row_lines(traced: Traced, translator: RowTranslator, last: fx.Node) -> Text:
-    """Return the attributes of a block that describe its reductions.
-
-    Raises:
-        UntranslatedError: the result has one value for each row, in a shape that the block does not make.
-    """
-    lines: Text = [("reductions", translator.reductions)] if translator.reductions else []
-    result, shape = translator.values[last], shape_of(last)
-    if result.reach is Reach.ROW:
-        keepdim = keepdim_of(shape or torch.Size(), translator.shape, translator.rows.dimensions)
-        if keepdim is None or translator.rows.groups:
-            raise UntranslatedError(f"{called(last, traced.model)} in such a shape")
-        lines += [("keepdim", True)] if keepdim else []
-    return lines
-
-
 def _rows(traced: Traced) -> Core:
     """Reductions of rows of an argument of `forward`, and what is made of them."""
     return _served(traced, _arguments(traced), lambda given: _rows_from(traced, given), _NO_ROWS)
@@ -347,8 +227,8 @@ def _rows_from(traced: Traced, given: Given) -> Core:
     result = _whole(traced, anchor, translator)
     if not translator.reductions:
         raise UntranslatedError(_NO_ROWS)
-    text: Text = [("function", translator.values[result].text), *_operand_lines(operands), *rows.lines()]
-    return _readable(traced, Core("Rows", [*_row_lines(traced, translator, result), *text]))
+    text: Text = [("function", translator.values[result].text), *operand_lines(operands), *rows.lines()]
+    return _readable(traced, Core("Rows", [*row_lines(traced, translator, result), *text]))
 
 
 def _pointwise_from(traced: Traced, given: Given) -> Core:
@@ -358,7 +238,7 @@ def _pointwise_from(traced: Traced, given: Given) -> Core:
     text = translator.finished(translator.values[_whole(traced, given.node, translator)])
     if text == given.name:
         raise UntranslatedError(_NOTHING)
-    return _readable(traced, Core("Pointwise", [("function", text), *_operand_lines(operands)]))
+    return _readable(traced, Core("Pointwise", [("function", text), *operand_lines(operands)]))
 
 
 def _whole(traced: Traced, anchor: fx.Node, translator: Translator) -> fx.Node:
@@ -402,19 +282,3 @@ def _readable(traced: Traced, core: Core) -> Core:
     if list(traced.names[1 : 1 + len(used)]) != used:
         raise UntranslatedError(f"the argument '{traced.names[1]}'")  # a block takes no argument that it does not read
     return core
-
-
-def _input_of(node: fx.Node) -> fx.Node:
-    given = node.args[0]
-    assert isinstance(given, fx.Node)
-    return given
-
-
-def _operand_lines(operands: Operands) -> Text:
-    lines: Text = []
-    for attribute, names in operands.by_attribute.items():
-        if all(name == path for name, path in names.items()):
-            lines.append((attribute, tuple(names)))
-        else:
-            lines.append((attribute, names))
-    return [*lines, *operands.computed.items()]

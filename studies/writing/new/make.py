@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from tunebench.kernels.runtime.tuned_module import TunedModule
+from tunebench.studies.writing.loops.around import passes_around
 from tunebench.studies.writing.loops.lower import UnloweredError
-from tunebench.studies.writing.loops.write import passes_around, write
+from tunebench.studies.writing.loops.write import write
 from tunebench.studies.writing.new.check import Rewrite, check
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.draft import draft

@@ -6,8 +6,9 @@ import re
 from textwrap import wrap
 
 from tunebench.kernels.runtime.attributes import structure_of
+from tunebench.studies.writing.loops.around import PassesAround
 from tunebench.studies.writing.loops.lower import GIVEN
-from tunebench.studies.writing.loops.write import PassesAround, plain_text, taken_text
+from tunebench.studies.writing.loops.texts import plain_text, taken_text
 from tunebench.studies.writing.new.core import Core
 from tunebench.studies.writing.new.trace import Traced
 from tunebench.studies.writing.new.values import Computed

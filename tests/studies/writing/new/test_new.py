@@ -633,7 +633,7 @@ AROUND_A_LAYER = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("forward", "sizes", "block"), AROUND_A_LAYER.values(), ids=AROUND_A_LAYER)
 def test_what_stands_around_a_layer_is_trained_with_it(forward: str, sizes: str, block: str, tmp_path: Path) -> None:
-    file = problem(tmp_path, f"return {forward}", "self.fc = nn.Linear(24, 8)", inputs=f"torch.randn({sizes})")
+    file = problem(tmp_path, f"return {forward}", "self.fc = nn.Linear(24, 20)", inputs=f"torch.randn({sizes})")
     assert tunebench.new(tmp_path / "mine", problem=file).block == block
     (report,) = tunebench.check(tmp_path / "mine", device="cpu", modes=("eval",), seed=3)
     assert report.verdict.passed, str(report)

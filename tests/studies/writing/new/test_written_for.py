@@ -32,7 +32,7 @@ def test_passes_serve_the_numbers_that_they_were_written_for(
     forward: str, block: str, arguments: str, tmp_path: Path
 ) -> None:
     inputs = "torch.randn(rows, 24)" + (", 2.0" if arguments == "x, k" else "")
-    file = problem(tmp_path, f"return {forward}", "self.fc = nn.Linear(24, 8)", arguments, inputs)
+    file = problem(tmp_path, f"return {forward}", "self.fc = nn.Linear(24, 20)", arguments, inputs)
     assert tunebench.new(tmp_path / "mine", problem=file).block == block
     model, x = import_model(str(tmp_path / "mine"))(0.25).eval(), torch.randn(6, 24)
     pinned(model, x, 2.0)
@@ -214,7 +214,7 @@ def test_a_name_that_a_block_has_is_the_reason_why_there_is_no_kernel(tmp_path: 
 
 @pytest.mark.parametrize(
     ("made", "inputs"),
-    [("nn.Conv2d(4, 8, 3)", "torch.randn(2, 4, 6, 7)"), ("nn.Linear(16, 8)", "torch.randn(5, 16)")],
+    [("nn.Conv2d(4, 8, 3)", "torch.randn(2, 4, 6, 7)"), ("nn.Linear(40, 24)", "torch.randn(5, 40)")],
     ids=["convolution", "product"],
 )
 def test_passes_behind_a_layer_that_knows_no_fast_functions_may_take_them(
