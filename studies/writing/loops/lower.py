@@ -297,9 +297,21 @@ def _write_out(exported: torch.export.ExportedProgram, made: InputSpec, model: n
 
 
 def _decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    with _reasons(), torch.no_grad(), _quiet():
+    with _reasons(), torch.no_grad(), _quiet(), _on_any_batch():
         decomposed: torch.export.ExportedProgram = exported.run_decompositions(decompositions())
         return decomposed
+
+
+@contextlib.contextmanager
+def _on_any_batch() -> Iterator[None]:
+    """Within it no size of a batch decides by which of a CPU's libraries torch convolves."""
+    libraries: Any = torch.backends.mkldnn
+    was_enabled, libraries.enabled = libraries.enabled, False
+    try:
+        with torch.backends.nnpack.flags(enabled=False):
+            yield
+    finally:
+        libraries.enabled = was_enabled
 
 
 @contextlib.contextmanager
@@ -383,6 +395,7 @@ def _as_inductor(fake: Any) -> Iterator[None]:
     devices = {**common.device_codegens, "cpu": own}
     with (
         _quiet(),
+        _on_any_batch(),
         enable_python_dispatcher(),
         V.set_fake_mode(fake),
         config.patch(_SETTINGS),
