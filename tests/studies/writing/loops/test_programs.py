@@ -194,7 +194,7 @@ def test_a_convolution_is_made_between_passes(layer: nn.Module, shape: tuple[int
 def test_networks_and_errors_without_a_text_are_a_reason() -> None:
     class Wordless(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise NotImplementedError
+            raise NotImplementedError("")
 
     x = torch.randn(2, 3, 5, 5)
     with pytest.raises(UnloweredError, match="several convolutions"):
