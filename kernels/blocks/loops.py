@@ -186,15 +186,15 @@ def launch(
     plan.launch(f"{name}_join", *tensors, *made, blocks=blocks, threads=threads)
 
 
-def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Tensor, **named: object) -> torch.Tensor:
-    """Return what torch.mm, bmm, addmm or baddbmm makes, by a kernel where the plan has one, or torch.convolution.
+def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Tensor, **numbers: float) -> torch.Tensor:
+    """Return what torch.mm, bmm, addmm or baddbmm makes, by a kernel where the plan has one.
 
     Args:
-        given: as the function takes them: of matrices, what is added, if anything, and the two factors.
-        named: its other arguments, those of matrices that are not torch's defaults.
+        given: as the function takes them: what is added, if anything, and the two factors.
+        numbers: its factors.
     """
-    if named or plan[PRODUCTS] == "library":
-        return function(*given, **named).contiguous()
+    if plan[PRODUCTS] == "library" or numbers:
+        return function(*given, **numbers)
     *added, x, weight = given
     sizes = sizes_of_product(x, weight)
     own = plan.once(_own_product, sizes)

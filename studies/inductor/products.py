@@ -21,6 +21,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from tunebench.studies.inductor.region import NotRegionError, Region, Value, inverse, source_of, text_of
+from tunebench.studies.writing.loops.copies import added
 from tunebench.tuner.settings import Setting, value_of
 
 _aten = torch.ops.aten
@@ -99,22 +100,17 @@ def product_region(product: fx.Node) -> ProductRegion:
 def _replace(graph: fx.Graph, found: ProductRegion, call: Write) -> None:
     end, value = found.end, found.end.meta["val"]
 
-    def added(target: Any, node: fx.Node, *arguments: Any, **named: Any) -> fx.Node:
-        made = graph.call_function(target, (node, *arguments), named)
-        made.meta["val"] = target(node.meta["val"], *arguments, **named)
-        return made
-
     def shaped(node: fx.Node, shape: Sequence[int]) -> fx.Node:
         is_shaped = tuple(node.meta["val"].shape) == tuple(shape)
-        return node if is_shaped else added(_aten.view.default, node, list(shape))
+        return node if is_shaped else added(graph, _aten.view.default, node, list(shape))
 
     def lying(node: fx.Node, wanted: Value) -> fx.Node:
         if found.of_pixels and node.meta["val"].dim() == value.dim():
-            node = added(_aten.permute.default, node, _channels_last(value.dim()))
+            node = added(graph, _aten.permute.default, node, _channels_last(value.dim()))
         lies = getattr(torch, wanted.images or "contiguous_format")
         if not node.meta["val"].is_contiguous(memory_format=lies):
             # Inductor gives what it computes here the strides that the call of an operator asks for.
-            node = added(_aten.clone.default, node, memory_format=lies)
+            node = added(graph, _aten.clone.default, node, memory_format=lies)
         return shaped(node, wanted.shape)
 
     (output,) = found.region.outputs
@@ -124,7 +120,7 @@ def _replace(graph: fx.Graph, found: ProductRegion, call: Write) -> None:
         if found.of_pixels:
             order = _channels_last(value.dim())
             made = shaped(made, [value.shape[place] for place in order])
-            result = added(_aten.permute.default, made, list(inverse(order)))
+            result = added(graph, _aten.permute.default, made, list(inverse(order)))
         else:
             result = shaped(made, value.shape)
     end.replace_all_uses_with(result)

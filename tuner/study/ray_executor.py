@@ -26,7 +26,14 @@ from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import Device, DeviceKind, find_device
 from tunebench.tuner.device_lock import alone_on
-from tunebench.tuner.errors import CompilerKilledError, DeviceMissingError, TunebenchError, UserError, WorkerError
+from tunebench.tuner.errors import (
+    CompilerKilledError,
+    DeviceMissingError,
+    TunebenchError,
+    UserError,
+    WorkerError,
+    first_line,
+)
 from tunebench.tuner.fork_server import start_forkserver
 from tunebench.tuner.isolation import IsolatedProcess, LostError, asked_again_if_killed, settings
 from tunebench.tuner.kernel import Kernel
@@ -57,7 +64,7 @@ def connect(address: str | None) -> None:
     try:
         ray.init(address=address, include_dashboard=None if address else False, logging_level=logging.WARNING)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(f"no Ray cluster at '{address}': {str(error).splitlines()[0]}") from error
+        raise UserError(f"no Ray cluster at '{address}': {first_line(error)}") from error
 
 
 def _require_answer(address: str) -> None:
@@ -258,7 +265,7 @@ class _RayBuilding:
         try:
             answer: Build | TunebenchError = ray.get(self._task)
         except RayError as error:
-            raise CompilerKilledError(f"{self._file} was not compiled: {str(error).splitlines()[0]}", "") from error
+            raise CompilerKilledError(f"{self._file} was not compiled: {first_line(error)}", "") from error
         if isinstance(answer, TunebenchError):
             raise answer
         return answer

@@ -31,7 +31,7 @@ from tunebench.studies.writing.new.named_numbers import plain
 from tunebench.studies.writing.new.trace import Traced
 
 _BEFORE = ("before", "other_before")
-"""What a block's values are called that are made in front of it."""
+"""The names of the values that passes make in front of a block."""
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ def keep_transposed(graph: fx.Graph) -> None:
             source, (stack, rows, columns) = copied.args[0], factor.args[1]
             if (order := _turned(source.meta["val"], factor.meta["val"].shape)) is not None:
                 with graph.inserting_before(product):
-                    made = _added(graph, _aten.permute.default, source, order)
-                    made = _added(graph, _aten.clone.default, made, memory_format=torch.contiguous_format)
-                    made = _added(graph, _aten.view.default, made, [stack, columns, rows])
-                    made = _added(graph, _aten.permute.default, made, [0, 2, 1])
+                    made = added(graph, _aten.permute.default, source, order)
+                    made = added(graph, _aten.clone.default, made, memory_format=torch.contiguous_format)
+                    made = added(graph, _aten.view.default, made, [stack, columns, rows])
+                    made = added(graph, _aten.permute.default, made, [0, 2, 1])
                 product.replace_input_with(factor, made)
     graph.eliminate_dead_code()
 
@@ -43,21 +43,23 @@ def _turned(source: torch.Tensor, matrices: Sequence[Any]) -> list[int] | None:
     end = source.dim()
     parts: list[range] = []
     for size in reversed(matrices[1:]):
-        begins = (at for at in reversed(range(1, end)) if _is(math.prod(source.shape[at:end]), size))
+        begins = (at for at in reversed(range(1, end)) if _surely_is(math.prod(source.shape[at:end]), size))
         if (begin := next(begins, None)) is None:
             return None
         parts.append(range(begin, end))
         end = begin
     columns, rows = parts
-    fastest = [one for one in range(end, source.dim()) if _is(source.stride(one), 1) and not _is(source.shape[one], 1)]
-    return [*range(end), *columns, *rows] if fastest and {*fastest} <= {*rows} else None
+    inner = range(end, source.dim())
+    fastest = {at for at in inner if _surely_is(source.stride(at), 1) and not _surely_is(source.shape[at], 1)}
+    return [*range(end), *columns, *rows] if fastest and fastest <= {*rows} else None
 
 
-def _is(size: Any, number: Any) -> bool:
+def _surely_is(size: Any, number: Any) -> bool:
     return bool(statically_known_true(size == number))
 
 
-def _added(graph: fx.Graph, target: Any, node: fx.Node, *arguments: Any, **named: Any) -> fx.Node:
+def added(graph: fx.Graph, target: Any, node: fx.Node, *arguments: Any, **named: Any) -> fx.Node:
+    """Add an operation of a node to a graph, with its value as a fake tensor."""
     made = graph.call_function(target, (node, *arguments), named)
     made.meta["val"] = target(node.meta["val"], *fx.map_arg(arguments, lambda one: one.meta["val"]), **named)
     return made

@@ -36,6 +36,7 @@ from tunebench.studies.writing.loops.copies import keep_transposed
 from tunebench.studies.writing.loops.decompositions import HALVES, decompositions
 from tunebench.studies.writing.loops.domain import is_by_rows
 from tunebench.studies.writing.new.named_numbers import attribute_text
+from tunebench.tuner.errors import first_line
 
 _SETTINGS: dict[str, Any] = {
     "unroll_reductions_threshold": 1,
@@ -320,11 +321,7 @@ def _reasons() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise UnloweredError(_told(error)) from error
-
-
-def _told(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UnloweredError(first_line(error)) from error
 
 
 def _fixed_by_ones(exported: torch.export.ExportedProgram) -> list[set[int]]:
@@ -355,7 +352,7 @@ def _lowered(module: fx.GraphModule) -> GraphLowering:
                 graph.run(*values)
                 graph._update_scheduler()
             except Exception as error:  # whatever Inductor raises of a graph is a reason
-                raise UnloweredError(_told(error)) from error
+                raise UnloweredError(first_line(error)) from error
     return graph
 
 

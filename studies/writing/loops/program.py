@@ -258,7 +258,10 @@ class ProgramWriter:
             if isinstance(one, Product):
                 inputs = [self._result(given)[1] for given in one.inputs]
                 inputs += [f"{name}={value!r}" for name, value in one.named.items()]
-                yield f"{one.name} = loops.multiply(plan, {one.function}, {', '.join(inputs)})"
+                if one.is_of_matrices:
+                    yield f"{one.name} = loops.multiply(plan, {one.function}, {', '.join(inputs)})"
+                else:  # images of one channel may be contiguous and channels-last, and then what is made of them is
+                    yield f"{one.name} = {one.function}({', '.join(inputs)}).contiguous()"
                 continue
             for tensor in one.tensors:
                 if tensor.is_written and tensor.name not in made:

@@ -191,6 +191,17 @@ def test_a_convolution_is_made_between_passes(layer: nn.Module, shape: tuple[int
     torch.testing.assert_close(found, case.model(case.inputs["input"]))
 
 
+def test_images_of_one_channel_may_lie_either_way(tmp_path: Path) -> None:
+    """They are contiguous and channels-last at once, and what torch's convolution makes of them is channels-last."""
+    model, x = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Softmax(1)), torch.randn(2, 1, 7, 6)
+    case = Case(model, {"gray": x})
+    program = program_of(case, "lies")
+    plan = plan_of({"lies": case}, {"lies": program}, tmp_path)
+    other = torch.empty_strided(x.shape, (42, 1, 6, 1)).copy_(x)
+    assert other.is_contiguous() and not model[0](other).is_contiguous()
+    torch.testing.assert_close(result_of(Case(model, {"gray": other}), program, plan), model(x))
+
+
 def test_networks_and_errors_without_a_text_are_a_reason() -> None:
     class Wordless(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
