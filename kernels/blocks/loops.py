@@ -10,6 +10,7 @@ from math import gcd
 from typing import NamedTuple
 
 import torch
+from torch.autograd.graph import increment_version
 
 from tunebench.kernels.blocks.block import fast_math_tunables
 from tunebench.kernels.blocks.plain_product import kernel_of_product, product
@@ -158,6 +159,7 @@ def launch(
     *,
     innermost: int = 1,
     joins: int = 0,
+    changes: Sequence[int] = (),
 ) -> None:
     """Launch a pass.
 
@@ -166,12 +168,14 @@ def launch(
         reduced: the number of elements that it reduces to each; None where it reduces none.
         innermost: the size of the dimension whose elements a thread has several of, of a pass that reduces none.
         joins: how many values of a row are joined where several blocks may have it; 0 where one has.
+        changes: the places among the tensors of those of the module that it writes into.
     """
     if kept == 0:
         return
+    given = tensors
     rows = plan.integer(THREADS) if reduced is None else plan.integer(f"{name}_rows")
     threads = rows * (1 if reduced is None else plan.integer(f"{name}_lanes"))
-    # Passes read and write nothing else at a tensor's place.
+    # Passes read nothing else at a tensor's place, and what they write there is copied back.
     tensors = [aligned(one) if isinstance(one, torch.Tensor) else one for one in tensors]
     blocks, parts = (
         ceil_div(kept, rows * gcd(plan.integer(WIDTH), innermost) if innermost > 1 else rows),
@@ -179,11 +183,18 @@ def launch(
     )
     if parts == 1:
         plan.launch(name, *tensors, blocks=blocks, threads=threads)
-        return
-    device = next(one.device for one in tensors if isinstance(one, torch.Tensor))
-    made = [torch.empty(kept * parts * _MOST_BYTES, dtype=torch.uint8, device=device) for _ in range(joins)]
-    plan.launch(f"{name}_part", *tensors, *made, blocks=(blocks, parts), threads=threads)
-    plan.launch(f"{name}_join", *tensors, *made, blocks=blocks, threads=threads)
+    else:
+        device = next(one.device for one in tensors if isinstance(one, torch.Tensor))
+        made = [torch.empty(kept * parts * _MOST_BYTES, dtype=torch.uint8, device=device) for _ in range(joins)]
+        plan.launch(f"{name}_part", *tensors, *made, blocks=(blocks, parts), threads=threads)
+        plan.launch(f"{name}_join", *tensors, *made, blocks=blocks, threads=threads)
+    for at in changes:
+        own, written = given[at], tensors[at]
+        assert isinstance(own, torch.Tensor) and isinstance(written, torch.Tensor)
+        if written is not own:
+            own.copy_(written)
+        elif not own.is_inference():
+            increment_version(own)  # what a kernel writes PyTorch does not count by itself
 
 
 def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Tensor, **numbers: float) -> torch.Tensor:

@@ -514,10 +514,12 @@ def _operations(node: SchedulerNode) -> list[str]:
 
 
 def may_join(nest: Nest, other: Nest) -> bool:
-    """Whether a nest may be computed together with an earlier one that reduces rows.
+    """Whether a nest may be computed together with an earlier one that reduces rows, or with it makes single numbers.
 
     Where each of their elements is to be computed by the threads of its row, rows have to be many or short.
     """
+    if all(group_of(node) == (1, 1) for node in (*nest, *other)):
+        return True
     reducing = [node for node in nest if node.is_reduction()]
     if not reducing or not _touched(nest) & _touched(other):
         return False

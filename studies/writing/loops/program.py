@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor import ir
+from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import bound_sympy
 
@@ -19,7 +20,7 @@ from tunebench.kernels.blocks.block import fast_math_line
 from tunebench.studies.writing.loops.body import TEXTS, type_of
 from tunebench.studies.writing.loops.domain import hint
 from tunebench.studies.writing.loops.expressions import cpp, python, tidy
-from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, UnloweredError
+from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, UnloweredError, group_of
 from tunebench.studies.writing.loops.nest import Pass, UnfusedError, may_join, nest_pass
 from tunebench.tuner.space import CPP_WORDS
 
@@ -96,7 +97,10 @@ class ProgramWriter:
                 if isinstance(one, Product):
                     shaped |= {one.name, *_reads(one)}
             kinds = self._kinds(main, shaped)
-            steps = self._steps(main, kinds, shaped)
+            nests = self._joined(main, kinds, shaped)
+            in_place = self._in_place(nests, kinds, {name for name, _ in results})
+            steps = [_step(nests, at, main, kinds, shaped) for at in range(len(nests))]
+            steps = [_in_their_place(one, in_place) if isinstance(one, Pass) else one for one in steps]
             passes = tuple(one for one in steps if isinstance(one, Pass))
             products = [one for one in steps if isinstance(one, Product)]
             if any(V.graph.get_dtype(one.name) != main for one in products):
@@ -113,7 +117,7 @@ class ProgramWriter:
                 tuple(self._conditions()),
                 (
                     *self._launches(steps, shaped),
-                    *self._changes(),
+                    *self._changes(in_place),
                     f"return {lowered.form.format(*(text for _, text in results))}",
                 ),
                 "torch.Tensor" if lowered.form == "{0}" else "object",
@@ -121,21 +125,12 @@ class ProgramWriter:
                 tuple(dict.fromkeys(self._sizes_of_product(one) for one in products if one.is_of_matrices)),
             )
 
-    def _steps(self, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]) -> list[Pass | Product]:
-        """Return passes of Inductor's nests, and of several of them where they have the same rows; and products."""
-
-        def made(number: int, nests: Sequence[Nest | Product], at: int) -> Pass | Product:
-            nest = nests[at]
-            if isinstance(nest, Product):
-                return nest
-            others = [one for place, one in enumerate(nests) if place != at]
-            needed = set(results).union(*(_reads(one) for one in others))
-            return nest_pass(f"pass_{number}", nest, main, needed, kinds)
-
+    def _joined(self, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]) -> list[Nest | Product]:
+        """Return Inductor's nests, where they have the same rows several as one; and products."""
         nests: list[Nest | Product] = []
         for nest in self.lowered.nests:
             try:
-                made(0, [nest], 0)
+                _step([nest], 0, main, kinds, results)
                 nests.append(nest)
             except UnfusedError:
                 nests += [(node,) for node in nest] if not isinstance(nest, Product) else []
@@ -149,12 +144,37 @@ class ProgramWriter:
                 if may_join(first, later):
                     joined = [*nests[:at], (*first, *later), *nests[at + 1 : other], *nests[other + 1 :]]
                     with contextlib.suppress(UnfusedError):
-                        made(0, joined, at)
+                        _step(joined, at, main, kinds, results)
                         nests = joined
                         break
             else:
                 at += 1
-        return [made(number + 1, nests, number) for number in range(len(nests))]
+        return nests
+
+    def _in_place(self, nests: Sequence[Nest | Product], kinds: Mapping[str, str], results: Set[str]) -> dict[str, str]:
+        """Return the tensors of the module that a pass writes into, by the names of what it makes of them.
+
+        Nothing reads such a tensor but the node that makes it anew, each element in its place. Where all threads of a
+        row compute what only its first one stores, no element of the row is made of it.
+        """
+        given = {place.text: name for name, place in self.lowered.places.items()}
+        nodes = [node for nest in nests if not isinstance(nest, Product) for node in nest]
+        read = set(results).union(*(_reads(nest) for nest in nests if isinstance(nest, Product)))
+        found: dict[str, str] = {}
+        for path, changed in self.lowered.changes.items():
+            name, text = self._result(changed)
+            old = given.get(path, "")
+            if not old or text != name or {name, old} & (read | found.keys()) or kinds[name] != kinds[old]:
+                continue
+            layouts = [V.graph.get_buffer(name).get_layout(), V.graph.graph_inputs[old].get_layout()]
+            is_alike = layouts[0].size == layouts[1].size and all(one.is_contiguous() for one in layouts)
+            (writer,) = (node for node in nodes if name in node.get_buffer_names())
+            readers = [node for node in nodes if old in _reads((node,))]
+            own = {dep.rename({name: old}) for dep in writer.read_writes.writes}
+            is_alone = readers in ([], [writer]) and {d for d in writer.read_writes.reads if d.name == old} <= own
+            if is_alike and is_alone and _is_written_once(name, writer, nests):
+                found[name] = old
+        return found
 
     def _symbols(self) -> dict[sympy.Symbol, str]:
         """Names for the sizes that are unknown: that of an argument, and its dimension."""
@@ -264,7 +284,7 @@ class ProgramWriter:
                     yield f"{one.name} = {one.function}({', '.join(inputs)}).contiguous()"
                 continue
             for tensor in one.tensors:
-                if tensor.is_written and tensor.name not in made:
+                if tensor.is_written and tensor.name not in made | self.lowered.places.keys():
                     made.add(tensor.name)
                     layout = V.graph.get_buffer(tensor.name).get_layout()
                     yield f"{tensor.name} = {self._allocated(layout, tensor.kind, tensor.name in results)}"
@@ -273,6 +293,9 @@ class ProgramWriter:
             if one.innermost is not None and one.reduced is None:
                 reduced += f", innermost={self._python(one.innermost)}"
             reduced += f", joins={one.joins}" if one.joins else ""
+            places = self.lowered.places
+            changed = [str(at) for at, tensor in enumerate(one.tensors) if tensor.is_written and tensor.name in places]
+            reduced += f", changes=[{', '.join(changed)}]" if changed else ""
             yield f'loops.launch(plan, "{one.name}", [{values}], {self._python(one.kept)}{reduced})'
 
     def _sizes_of_product(self, one: Product) -> str:
@@ -313,9 +336,10 @@ class ProgramWriter:
             raise UnloweredError("no tensor of a floating type")
         return self._value(floating[0])
 
-    def _changes(self) -> Iterator[str]:
+    def _changes(self, in_place: Mapping[str, str]) -> Iterator[str]:
         for path, node in self.lowered.changes.items():
-            yield f"{path}.copy_({self._result(node)[1]})"
+            if (made := self._result(node)[1]) not in in_place:
+                yield f"{path}.copy_({made})"
 
     def _sizes(self) -> dict[str, tuple[str, int]]:
         return {name: (name.rpartition("_")[0], int(name.rpartition("_")[2])) for name in self.names.values()}
@@ -361,16 +385,49 @@ def _is_in_columns(layout: ir.Layout) -> bool:
     return bool(ir.FixedLayout(layout.device, layout.dtype, size, stride).is_contiguous())
 
 
-def _reads(nest: Nest | Product) -> set[str]:
+def _reads(nest: Sequence[SchedulerNode] | Product) -> set[str]:
     if isinstance(nest, Product):
         return {one.get_name() for one in nest.inputs}
     return {dep.name for node in nest for dep in node.read_writes.reads}
 
 
-def _writes(nest: Nest | Product) -> set[str]:
+def _is_written_once(name: str, writer: SchedulerNode, nests: Sequence[Nest | Product]) -> bool:
+    """Whether one thread alone computes each element of a buffer or needs it, once: behind the sums of its row."""
+    nest = next(one for one in nests if not isinstance(one, Product) and writer in one)
+    sums = [node for node in nest if node.is_reduction()]
+    if not sums:
+        return True
+    is_behind = writer in sums or not _reads((writer,)).isdisjoint(_writes(sums))
+    is_of_rows = group_of(writer)[0] == group_of(sums[0])[0]
+    return is_behind and is_of_rows and name not in _reads([node for node in nest if node is not writer])
+
+
+def _writes(nest: Sequence[SchedulerNode] | Product) -> set[str]:
     if isinstance(nest, Product):
         return {nest.name}
     return {name for node in nest for name in node.get_buffer_names()}
+
+
+def _step(
+    nests: Sequence[Nest | Product], at: int, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]
+) -> Pass | Product:
+    """The pass of a nest, which leaves in memory what results are in and other nests read; or a product."""
+    nest = nests[at]
+    if isinstance(nest, Product):
+        return nest
+    others = [one for place, one in enumerate(nests) if place != at]
+    return nest_pass(f"pass_{at + 1}", nest, main, set(results).union(*map(_reads, others)), kinds)
+
+
+def _in_their_place(one: Pass, places: Mapping[str, str]) -> Pass:
+    """A pass that writes what becomes of tensors of the module into these, by the names of the one and the other."""
+    own = {tensor.name: places[tensor.name] for tensor in one.tensors if tensor.name in places}
+    text = one.text
+    for name, place in own.items():
+        text = re.sub(rf"const [\w ]+\* __restrict__ {place}, ", "", text)
+        text = re.sub(rf"\b{name}\b", place, text)
+    kept = [tensor for tensor in one.tensors if tensor.name not in own.values()]
+    return replace(one, text=text, tensors=tuple(replace(each, name=own.get(each.name, each.name)) for each in kept))
 
 
 def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:

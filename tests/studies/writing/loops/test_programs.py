@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -298,6 +299,58 @@ def test_views_begin_where_their_tensor_does_and_not_where_its_memory_does(tmp_p
     }
     for name, found in run(cases, tmp_path).items():
         torch.testing.assert_close(found, cases[name].model(slices["x"]))
+
+
+class TwoNorms(nn.Module):
+    """Keeps statistics, of which one begins where no wide access can, and counts its calls twice."""
+
+    def __init__(self, sides: int) -> None:
+        super().__init__()
+        self.one, self.other = nn.BatchNorm2d(6), nn.BatchNorm2d(6)
+        self.one.running_mean = torch.arange(7.0)[1:]
+        self.sides = sides
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(torch.relu(self.one(x)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("sides", [5, 80])
+def test_statistics_move_where_they_are(sides: int, tmp_path: Path) -> None:
+    """By one block of each channel, and by several, of which the last has its mean."""
+    torch.manual_seed(0)
+    model, x = TwoNorms(sides), torch.randn(3, 6, sides, sides)
+    reference, case = copy.deepcopy(model), Case(model, {f"own{sides}_x": x})
+    programs = {f"own{sides}": program_of(case, f"own{sides}")}
+    assert not any("copy_" in line for line in programs[f"own{sides}"].lines)
+    counting = [one for one in programs[f"own{sides}"].passes if "num_batches_tracked" in one.text]
+    assert len(counting) == 1 and counting[0].text.count("num_batches_tracked[0] = ") == 2
+    plan, before = plan_of({f"own{sides}": case}, programs, tmp_path, parts=4), model.other.running_var._version
+    for _ in range(2):
+        torch.testing.assert_close(result_of(case, programs[f"own{sides}"], plan), reference(x))
+    torch.testing.assert_close(model.state_dict(), reference.state_dict())
+    assert model.other.running_var._version == before + 2
+
+
+class Average(nn.Module):
+    """Moves a mean that each element of a row is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return torch.relu(x - self.mean)
+
+
+def test_what_all_threads_of_a_row_need_moves_when_they_are_done(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Average(), torch.randn(8, 32)
+    reference, case = copy.deepcopy(model), Case(model, {"average_x": x})
+    program = program_of(case, "average")
+    assert len(program.passes) == 1 and "self.mean.copy_(" in program.lines[-2]
+    torch.testing.assert_close(run({"average": case}, tmp_path)["average"], reference(x))
+    torch.testing.assert_close(model.mean, reference.mean)
 
 
 @pytest.mark.slow
