@@ -99,6 +99,8 @@ class Conv(Block):
     windows: ClassVar[Mapping[str, int | tuple[int, ...]]] = {}
     filters_at: ClassVar[int] = -1
     """The place of the filters among the arguments of `forward`; -1 of those that the module has."""
+    output_layout: ClassVar[str] = ""
+    """The layout of the output: nchw, or nothing for torch's, which is that of the images."""
     is_plain: ClassVar[bool] = False
     """Whether nothing is behind the layer."""
 
@@ -157,7 +159,9 @@ class Conv(Block):
         if x.shape[1] != channels or min(output) < 1:
             few = f"the images have {x.shape[1]} channels, not the filters'"
             return self.unserved(few if x.shape[1] != channels else "the filters are larger than the images")
-        own, layout = ("nchw", "nchw") if dimensions == 3 else (str(layout_of(x)), output_layout(x, layer))
+        own, layout = (
+            ("nchw", "nchw") if dimensions == 3 else (str(layout_of(x)), self.output_layout or output_layout(x, layer))
+        )
         if reason := self._misfit(given, output, layout):
             return self.unserved(reason)
         height, width = geometry.kernel[-2:]

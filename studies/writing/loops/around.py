@@ -60,13 +60,15 @@ class PassesAround:
     source: str
 
 
-def passes_around(traced: Traced, given: Mapping[str, str], last: str, *, is_laid_out: bool = False) -> PassesAround:
+def passes_around(
+    traced: Traced, given: Mapping[str, str], last: str, layout: torch.memory_format | None = None
+) -> PassesAround:
     """Write what a traced model does around a block as passes.
 
     Args:
         given: the nodes whose values the block is given in the place of arguments, by the names of both.
         last: the node whose value it makes; nothing where that is the result.
-        is_laid_out: the block is given these values contiguous, however they lie.
+        layout: how the block is given these values; None for as torch lays them out.
 
     Raises:
         UnloweredError: something of it is no loop nest.
@@ -77,7 +79,7 @@ def passes_around(traced: Traced, given: Mapping[str, str], last: str, *, is_lai
     inputs = dict(zip(traced.names, traced.inputs, strict=False))
     programs = programs_of(lambda training: _part(traced, training, mark=last), inputs) if last else {}
     modes = [mode for mode in programs if mode]
-    front = _front(traced, [*given.values()], inputs, is_laid_out) if given else None
+    front = _front(traced, [*given.values()], inputs, layout) if given else None
     before = dict(zip(given, map(traced.free, _BEFORE), strict=False))
     every = [*([front] if front else []), *programs.values()]
     passes = [one for program in every for one in program.passes]
@@ -116,13 +118,15 @@ def passes_around(traced: Traced, given: Mapping[str, str], last: str, *, is_lai
     )
 
 
-def _front(traced: Traced, given: Sequence[str], inputs: Mapping[str, Any], is_laid_out: bool) -> Program:
+def _front(
+    traced: Traced, given: Sequence[str], inputs: Mapping[str, Any], layout: torch.memory_format | None
+) -> Program:
     """The program of what a block is given.
 
     Raises:
         UnloweredError: it is no loop nests, or not the same ones in both modes.
     """
-    programs = programs_of(partial(_part, traced, ends=given, is_laid_out=is_laid_out), inputs)
+    programs = programs_of(partial(_part, traced, ends=given, layout=layout), inputs)
     if "" not in programs:
         raise UnloweredError("what is in front of a product and another in train mode")
     return programs[""].renamed("front")
@@ -135,14 +139,19 @@ def _made_by(program: Program, names: str) -> list[str]:
 
 
 def _part(
-    traced: Traced, training: bool, *, mark: str = "", ends: Sequence[str] = (), is_laid_out: bool = False
+    traced: Traced,
+    training: bool,
+    *,
+    mark: str = "",
+    ends: Sequence[str] = (),
+    layout: torch.memory_format | None = None,
 ) -> nn.Module:
     """A part of a traced model in a mode.
 
     Args:
         mark: a node whose value is marked as made by a block.
         ends: the nodes whose values are the results; none where these are the model's.
-        is_laid_out: the results are contiguous, however those values lie.
+        layout: of the results; None for that of those values.
     """
     assert traced.graph is not None
     graph = fx.Graph()
@@ -160,7 +169,8 @@ def _part(
     by_name = {node.name: copy for node, copy in copies.items()}
     if ends:
         made = [by_name[end] for end in ends]
-        made = [graph.call_method("contiguous", (one,)) for one in made] if is_laid_out else made
+        if layout is not None:
+            made = [graph.call_method("contiguous", (one,), {"memory_format": layout}) for one in made]
         result = tuple(made) if len(made) > 1 else made[0]
     graph.output(result)
     if mark:

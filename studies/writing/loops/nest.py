@@ -30,6 +30,8 @@ from tunebench.studies.writing.loops.lower import Nest, UnloweredError, group_of
 _MOST_KEPT, _MOST_KEPT_ACROSS, _MOST_LANES = 32, 16, 512
 """Upper limits of the elements of a row that a thread keeps from loop to loop (`Trips` in loops.cuh), along memory and
 across it, and of such threads."""
+_TURNS = 16
+"""Most neighbouring threads that have neighbours across the elements of each: of a half type these fill a sector."""
 _MOST_SPLIT, _LEAST_PART, _BLOCKS, _THREADS = 4096, 1024, 512, 1 << 18
 """Most rows that several blocks may have each, least elements of a row for each, enough blocks, enough threads."""
 
@@ -125,6 +127,7 @@ class NestWriter:
         self.guard = ""
         self.reductions: dict[tuple[int, str, str], str] = {}
         self.places: list[sympy.Expr] = []
+        self.across: dict[sympy.Symbol, int] = {}
         self.along_rows = {str(R), *(str(one) for one, _ in self.domain.reduced_dimensions)}
         self.head = Lines()
         self.number = K if self.reduced is None else R
@@ -191,9 +194,13 @@ class NestWriter:
         return tidy(V.graph.sizevars.simplify_with_ranges(sympy.expand(index), self.domain.ranges))
 
     def _vote(self, index: sympy.Expr) -> None:
-        """Count what lies along the rows, of what a loop reads and writes."""
+        """Count what lies along the rows, of what a loop reads and writes, and what lies across a thread's elements."""
         if self._is_loop(self.step):
             self.places.append(index)
+        elif self.reduced is None and coefficient(index, self.item[0]) not in (0, 1):
+            for symbol, _ in self.dimensions[:-1]:
+                if coefficient(index, symbol) == 1:
+                    self.across[symbol] = self.across.get(symbol, 0) + 1
 
     def _place(self, index: sympy.Expr) -> str:
         symbols = [one for one in self.handler.ranges if one in index.free_symbols]
@@ -389,10 +396,12 @@ class NestWriter:
             return [*self._places(self.number, self.dimensions), *statements]
         symbol, number = self.item[0], self.number
         places = [f"const index_t {one} = {start(one)} + item;" for one in dict.fromkeys((number, symbol))]
+        dimensions = [*self.dimensions[:-1], *((start(one), size) for one, size in self.dimensions[-1:])]
+        texts = "\n".join((*statements, *self.packs, *self.puts))
+        is_numbered = re.search(rf"\b{number}(_start)?\b", texts) is not None
+        in_turn = max(self.across, key=self.across.__getitem__) if self.across and not is_numbered else None
         return [
-            *self._places(
-                start(number), [*self.dimensions[:-1], *((start(one), size) for one, size in self.dimensions[-1:])]
-            ),
+            *(self._places(start(number), dimensions) if in_turn is None else self._in_turn(in_turn, dimensions)),
             *(f"const auto {name} = {text};" for text, name in self.packs.items()),
             *self.puts[::2],
             "#pragma unroll",
@@ -427,6 +436,26 @@ class NestWriter:
             whole = str(number) if behind == 1 else f"{number} / {_factor(behind)}"
             lines.append(f"const index_t {symbol} = {whole}{f' % {_factor(size)}' if at else ''};")
         return lines
+
+    @staticmethod
+    def _in_turn(across: sympy.Symbol, dimensions: Sequence[tuple[sympy.Symbol, sympy.Expr]]) -> list[str]:
+        """Declarations of the finest dimensions, where neighbours of one tensor lie along another than a thread's own.
+
+        Neighbouring threads have neighbours along that one, whose elements fill a sector of memory as a thread's own
+        do; so neither tensor is read or written in parts of sectors.
+        """
+        at = [symbol for symbol, _ in dimensions].index(across)
+        size, (last, own) = _factor(dimensions[at][1]), dimensions[-1]
+        lines = [f"constexpr int turns = common({_TURNS}, {cpp(product_of(dimensions[at][1]))});"]
+        for place, (symbol, of_one) in enumerate(dimensions[:-1]):
+            behind = _factor(sympy.prod([one for _, one in dimensions[place + 1 :]]))
+            whole = f"{K}_start / {behind}" if place < at else f"{K}_start / ({behind}*turns)"
+            if place == at:
+                whole = f"{whole}{f' % ({size} / turns)' if at else ''} * turns + {K}_start / items % turns"
+            else:
+                whole += f" % {_factor(of_one)}" if place else ""
+            lines.append(f"const index_t {symbol} = {whole};")
+        return [*lines, f"const index_t {last} = {K}_start / (items * turns) % ({_factor(own)} / items) * items;"]
 
     def _variables(self, number: sympy.Expr, sizes: Sequence[sympy.Expr]) -> list[sympy.Expr]:
         """The places along dimensions of what is numbered; each has a name where there are several."""

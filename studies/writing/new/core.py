@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import fx
 
 from tunebench.studies.writing.new.nodes import between, descendants, dtype_of, shape_of
@@ -27,7 +28,7 @@ class Core:
         given: the nodes whose values the block is given in the place of arguments of `forward`, by the names of both.
         last: the node whose value the block makes, by name; empty where it is the result.
         is_minor: what the block does is little beside what is around it.
-        is_laid_out: the block is given these values contiguous, however they lie.
+        layout: how the block is given these values, however torch would lay them out; None for as torch does.
     """
 
     block: str
@@ -35,7 +36,7 @@ class Core:
     given: Mapping[str, str] = field(default_factory=dict)
     last: str = ""
     is_minor: bool = False
-    is_laid_out: bool = False
+    layout: torch.memory_format | None = None
 
     @property
     def is_whole(self) -> bool:

@@ -33,6 +33,8 @@ _KINDS = {
 }
 _FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
 """In which a convolution's input has to lie in memory."""
+_PICTURES, _MANY_CHANNELS = 4, 16
+"""The dimensions of images of two sides, and the channels from which on a product of them is worth a layout."""
 _MINOR = 16
 """A layer of fewer multiplications for each element of the largest tensor takes less time than that tensor does."""
 _NOTHING = "a result of no operation"
@@ -150,11 +152,30 @@ def _layer(traced: Traced, block: str, found: Layer) -> Core:
             replaced,
             "" if last is result_of(graph) else last.name,
             block == "linear" and layer.operations < _MINOR * _largest(graph),
-            block == "conv" and not given.is_itself and not lies_in(given.node, _FORMATS),
         )
+        if block == "conv" and not given.is_itself:
+            core = _laid_out(traced, core, found, given)
         return _readable(traced, core)
 
     return _served(traced, ways_to_give(traced, found.given), make)
+
+
+def _laid_out(traced: Traced, core: Core, layer: Layer, given: Given) -> Core:
+    """A convolution of images that passes make, with how it is given them.
+
+    Where it is a product of many channels it multiplies images that are channels-last, and would turn others itself.
+    """
+    images = shape_of(given.node)
+    assert images is not None
+    windows = layer.windows
+    groups = traced.model.get_submodule(layer.path).groups if windows is None else windows.get("groups", 1)
+    is_product = len(images) == _PICTURES and groups == 1 and images[1] >= _MANY_CHANNELS
+    if lies_in(given.node, _FORMATS[1:]):
+        return core
+    if is_product and not core.reads(given.name):
+        attributes = [*core.attributes, ("output_layout", "nchw")]
+        return replace(core, attributes=attributes, layout=torch.channels_last)
+    return core if lies_in(given.node, _FORMATS) else replace(core, layout=torch.contiguous_format)
 
 
 def _largest(graph: fx.Graph) -> int:

@@ -101,7 +101,7 @@ def _of_passes(traced: Traced, source: str, name: str) -> _Draft:
 
 
 def _of_block_and_passes(traced: Traced, core: Core, source: str, name: str) -> _Draft:
-    made = passes_around(traced, core.given, core.last, is_laid_out=core.is_laid_out)
+    made = passes_around(traced, core.given, core.last, layout=core.layout)
 
     def again(other: Traced) -> _Draft:
         cores = [one for one in draft(other, None).cores if (one.block, one.last) == (core.block, core.last)]

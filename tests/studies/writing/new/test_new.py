@@ -172,23 +172,27 @@ def test_a_normalisation_that_rows_have_no_place_for_is_of_no_block(forward: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("front", "behind", "is_laid_out"),
+    ("front", "behind", "channels", "layout"),
     [
-        ("torch.sin(x).transpose(2, 3)", "", True),
-        ("torch.sin(x).to(memory_format=torch.channels_last)", "", False),
-        ("x.transpose(2, 3)", "", True),
-        ("x.flip(0)[:, :, 1:]", ".cumsum(1)", True),
+        ("torch.sin(x).transpose(2, 3)", "", 3, torch.contiguous_format),
+        ("torch.sin(x).to(memory_format=torch.channels_last)", "", 3, None),
+        ("x.transpose(2, 3)", "", 3, torch.contiguous_format),
+        ("x.flip(0)[:, :, 1:]", ".cumsum(1)", 3, torch.contiguous_format),
+        ("torch.sin(x)", "", 3, None),
+        ("torch.cat([x, x], 1)", ".cumsum(1)", 32, torch.channels_last),
+        ("torch.sin(x).transpose(2, 3)", " * x[:, :4, 1:-1, 1:-1]", 16, torch.channels_last),
     ],
-    ids=["a transposition", "channels-last", "a view alone", "passes on both sides"],
+    ids=["a transposition", "channels-last", "a view alone", "both sides", "few", "many channels", "many turned"],
 )
 def test_passes_make_images_as_a_convolution_takes_them(
-    front: str, behind: str, is_laid_out: bool, tmp_path: Path
+    front: str, behind: str, channels: int, layout: torch.memory_format | None, tmp_path: Path
 ) -> None:
-    made, inputs = "self.conv = nn.Conv2d(3, 4, 3)", "torch.randn(2, 3, 8, 8)"
+    images = 16 if channels == 32 else channels
+    made, inputs = f"self.conv = nn.Conv2d({channels}, 4, 3)", f"torch.randn(2, {images}, 8, 8)"
     file = problem(tmp_path, f"return torch.relu(self.conv({front})){behind}", made, inputs=inputs)
     core = drafted(file)
-    assert (core.block, core.is_laid_out) == ("Conv", is_laid_out)
-    assert_served(file, torch.randn(2, 3, 8, 8))
+    assert (core.block, core.layout) == ("Conv", layout)
+    assert_served(file, torch.randn(2, images, 8, 8))
 
 
 def test_rows_without_their_dimension_are_not_put_beside_elements(tmp_path: Path) -> None:
