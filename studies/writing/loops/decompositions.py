@@ -117,8 +117,10 @@ def _below(row: int, col: int, offset: int = 0, **options: Any) -> Any:
 
 
 def _one_of(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Both beneath each other, so that of the one that is asked for alone the other is not computed."""
-    return torch.where(torch.arange(2, device=rows.device)[:, None] == 0, rows, columns)
+    """Both beneath each other in memory: what reads at these places does not compute them for each of its elements."""
+    places = torch.where(torch.arange(2, device=rows.device)[:, None] == 0, rows, columns)
+    kept: torch.Tensor = torch.ops.prims.inductor_force_stride_order(places, places.stride())
+    return kept
 
 
 HALVES = (torch.float16, torch.bfloat16)

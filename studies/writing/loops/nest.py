@@ -83,6 +83,7 @@ class NestWriter:
         needed: buffers that something else reads.
         kinds: of the elements of all buffers.
         has_items: whether a thread has several neighbours at once.
+        along: the dimension of elements along which they are neighbours; None for the innermost.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class NestWriter:
         kinds: Mapping[str, str],
         *,
         has_items: bool,
+        along: sympy.Symbol | None = None,
     ) -> None:
         self.name = name
         self.nodes = nodes
@@ -127,11 +129,14 @@ class NestWriter:
         self.guard = ""
         self.reductions: dict[tuple[int, str, str], str] = {}
         self.places: list[sympy.Expr] = []
+        # How many tensors have neighbours along a dimension of elements: as packs of a thread, or across its elements.
+        self.packable: dict[sympy.Symbol, int] = {}
         self.across: dict[sympy.Symbol, int] = {}
         self.along_rows = {str(R), *(str(one) for one, _ in self.domain.reduced_dimensions)}
         self.head = Lines()
         self.number = K if self.reduced is None else R
-        self.dimensions = self.domain.kept_dimensions if self.reduced is None else self.domain.reduced_dimensions
+        dimensions = self.domain.kept_dimensions if self.reduced is None else self.domain.reduced_dimensions
+        self.dimensions = sorted(dimensions, key=lambda one: one[0] == along)
         # The symbol of the dimension whose elements are neighbours, and its size.
         size = self.kept if self.reduced is None else self.reduced
         self.item = self.dimensions[-1] if self.dimensions else (self.number, size)
@@ -140,7 +145,7 @@ class NestWriter:
         self.packs: dict[str, str] = {}
         self.puts: list[str] = []
         self.stores: dict[str, list[str]] = {}
-        self.is_numbered = False
+        self.is_numbered, self.is_in_order = False, True
 
     # The handler calls the methods from here to `write`.
 
@@ -169,11 +174,9 @@ class NestWriter:
     def _width(self, index: sympy.Expr) -> str:
         """The most neighbours from a place on that are one pack, in C++; empty where they cannot be read at once."""
         symbol, size = self.item
-        is_here = self.has_items and self.handler.lines is self.scope and self._is_of_items(self.step)
-        rest = index - symbol
-        known = {*self.domain.ranges, K, R}
-        if not is_here or rest.has(symbol) or (rest.free_symbols & {*self.handler.ranges}) - known:
+        if not self.has_items or not self._is_packable(index, symbol):
             return ""
+        rest, known = index - symbol, {*self.domain.ranges, K, R}
         # A place is a multiple of what divides each of its terms.
         factors = [size]
         for term in sympy.Add.make_args(sympy.expand(rest)):
@@ -181,6 +184,12 @@ class NestWriter:
             factors.append(sympy.prod(own))
         texts = dict.fromkeys(cpp(product_of(one)) for one in factors if one != 0)
         return f"common(items, {', '.join(texts)})"
+
+    def _is_packable(self, index: sympy.Expr, symbol: sympy.Symbol) -> bool:
+        """Whether neighbours along a dimension can be read or written at once."""
+        rest, known = index - symbol, {*self.domain.ranges, K, R}
+        is_here = self.handler.lines is self.scope and self._is_of_items(self.step)
+        return is_here and not rest.has(symbol) and not (rest.free_symbols & {*self.handler.ranges}) - known
 
     def _pointer(self, name: str, index: sympy.Expr) -> str:
         """A pointer to the first of the elements that a thread has at once."""
@@ -194,13 +203,19 @@ class NestWriter:
         return tidy(V.graph.sizevars.simplify_with_ranges(sympy.expand(index), self.domain.ranges))
 
     def _vote(self, index: sympy.Expr) -> None:
-        """Count what lies along the rows, of what a loop reads and writes, and what lies across a thread's elements."""
+        """Count what lies along the rows, of what a loop reads and writes; or along which dimensions of elements."""
         if self._is_loop(self.step):
             self.places.append(index)
-        elif self.reduced is None and coefficient(index, self.item[0]) not in (0, 1):
-            for symbol, _ in self.dimensions[:-1]:
-                if coefficient(index, symbol) == 1:
-                    self.across[symbol] = self.across.get(symbol, 0) + 1
+        elif self.reduced is None and self._elements(index) * 2 > hint(self.kept):
+            is_across = coefficient(index, self.item[0]) != 1
+            for symbol in [one for one, _ in self.dimensions if coefficient(index, one) == 1]:
+                self.packable[symbol] = self.packable.get(symbol, 0) + self._is_packable(index, symbol)
+                self.across[symbol] = self.across.get(symbol, 0) + is_across
+
+    def _elements(self, index: sympy.Expr) -> int:
+        """How many elements have places of their own."""
+        symbols = index.free_symbols & {K, R, *self.handler.ranges}
+        return math.prod(hint(self.domain.ranges.get(one, self.reduced or self.kept)) for one in symbols)
 
     def _place(self, index: sympy.Expr) -> str:
         symbols = [one for one in self.handler.ranges if one in index.free_symbols]
@@ -398,10 +413,10 @@ class NestWriter:
         places = [f"const index_t {one} = {start(one)} + item;" for one in dict.fromkeys((number, symbol))]
         dimensions = [*self.dimensions[:-1], *((start(one), size) for one, size in self.dimensions[-1:])]
         texts = "\n".join((*statements, *self.packs, *self.puts))
-        is_numbered = re.search(rf"\b{number}(_start)?\b", texts) is not None
-        in_turn = max(self.across, key=self.across.__getitem__) if self.across and not is_numbered else None
+        self.is_in_order = len(dimensions) < 2 or re.search(rf"\b{number}(_start)?\b", texts) is not None
+        across = None if self.is_in_order else _most(self.across, but=symbol)
         return [
-            *(self._places(start(number), dimensions) if in_turn is None else self._in_turn(in_turn, dimensions)),
+            *(self._places(start(number), dimensions) if across is None else self._in_turn(across, dimensions)),
             *(f"const auto {name} = {text};" for text, name in self.packs.items()),
             *self.puts[::2],
             "#pragma unroll",
@@ -498,6 +513,12 @@ class NestWriter:
         written = {name for name in self.written if any(line in lines for line in self.stores[name])}
         return tuple(Tensor(name, self.kinds[name], name in written) for name in dict.fromkeys(names))
 
+    def better_along(self) -> sympy.Symbol | None:
+        """Return a dimension along which more tensors are packs than along the innermost; None where there is none."""
+        own = self.item[0]
+        best = None if self.is_in_order else _most(self.packable, but=own)
+        return best if best is not None and self.packable[best] > self.packable.get(own, 0) else None
+
     def neighbours_are_lanes(self) -> bool:
         """Whether more elements that are read and written have neighbours along the rows than across them."""
         if self.reduced is None:
@@ -506,9 +527,8 @@ class NestWriter:
             return True  # across them is nothing
         votes = 0
         for place in self.places:
-            symbols = place.free_symbols & {K, R, *self.handler.ranges}
-            elements = math.prod(hint(self.domain.ranges.get(one, self.reduced)) for one in symbols)
-            for symbol in symbols:
+            elements = self._elements(place)
+            for symbol in place.free_symbols & {K, R, *self.handler.ranges}:
                 if coefficient(place, symbol) == 1:
                     votes += elements if str(symbol) in self.along_rows else -elements
         return votes > 0
@@ -519,6 +539,12 @@ class NestWriter:
         if not is_simple or hint(self.kept) > _MOST_SPLIT or hint(self.reduced) < 2 * _LEAST_PART:
             return 0
         return len(self.reductions)
+
+
+def _most(counts: Mapping[sympy.Symbol, int], but: sympy.Symbol) -> sympy.Symbol | None:
+    """What is counted most often, other than one of them; None where nothing is."""
+    found = max((one for one in counts if one != but), key=counts.__getitem__, default=None)
+    return found if found is not None and counts[found] else None
 
 
 def _factor(expression: sympy.Expr) -> str:
@@ -587,6 +613,11 @@ def nest_pass(
     has_items = not any(node.is_reduction() for node in nodes)
     writer = NestWriter(name, nodes, main, needed, kinds, has_items=has_items)
     made = writer.write()
-    if has_items or any(map(_is_scan, nodes)) or not writer.neighbours_are_lanes():
+    if has_items:
+        along = writer.better_along()
+        return (
+            made if along is None else NestWriter(name, nodes, main, needed, kinds, has_items=True, along=along).write()
+        )
+    if any(map(_is_scan, nodes)) or not writer.neighbours_are_lanes():
         return made
     return NestWriter(name, nodes, main, needed, kinds, has_items=True).write()

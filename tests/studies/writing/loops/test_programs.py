@@ -35,6 +35,16 @@ MODELS = {
     ),
     "above_the_diagonal": (lambda x: x[:, *torch.triu_indices(9, 9, 2).unbind()].exp(), (4, 9, 9)),
     "below_the_diagonal": (lambda x: x[:, *torch.tril_indices(9, 9, -1)] * 2, (4, 9, 9)),
+    "turned": (lambda x: (x.permute(0, 2, 3, 1) * 2).contiguous(), (2, 24, 6, 16)),
+    "turned_by_threes": (lambda x: (x.permute(0, 2, 3, 1) * 2).contiguous(), (3, 5, 7, 9)),
+    "channels_last": (
+        lambda x: (x + x[:, :1]).contiguous(memory_format=torch.channels_last) * x[:1, :, :1, :1],
+        (2, 12, 5, 32),
+    ),
+    "joined_channels_last": (
+        lambda x: torch.cat([x[:, :4], x[:, 2:]], 1).contiguous(memory_format=torch.channels_last),
+        (2, 12, 6, 8),
+    ),
     "softmax_of_channels": (lambda x: torch.softmax(x, 1), (3, 5, 7)),
     "group_norm": (lambda x: functional.group_norm(x, 2), (2, 6, 5, 3)),
     "layer_norm": (lambda x: functional.layer_norm(x, x.shape[-1:]), (4, 33)),
@@ -299,6 +309,24 @@ def test_views_begin_where_their_tensor_does_and_not_where_its_memory_does(tmp_p
     }
     for name, found in run(cases, tmp_path).items():
         torch.testing.assert_close(found, cases[name].model(slices["x"]))
+
+
+@pytest.mark.parametrize(
+    ("forward", "along", "across"),
+    [
+        (lambda x: (x[:2] + x[2:]).contiguous(memory_format=torch.channels_last), "x_3*x_2", "x_1"),
+        (lambda x: torch.cat([x, -x], 1).contiguous(memory_format=torch.channels_last), "2*x_1", "x_3"),
+        (lambda x: x.permute(0, 2, 3, 1).exp().contiguous(), "x_1", "x_3*x_2"),
+    ],
+    ids=["most are planes", "packs are channels", "packs are written"],
+)
+def test_neighbours_along_two_dimensions_fill_sectors(
+    forward: Callable[..., torch.Tensor], along: str, across: str
+) -> None:
+    """A thread has packs along one, and neighbouring threads have neighbours along the other."""
+    (only,) = program_of(Case(Called(forward), {"x": torch.randn(4, 24, 8, 16)}), "sectors").passes
+    assert f"items = common(pass_vector_width, {along});" in only.text
+    assert f"turns = common(16, {across});" in only.text and only.text.count("% turns") == 1
 
 
 class TwoNorms(nn.Module):
