@@ -19,6 +19,7 @@ from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.derived import KeepsNothing
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.kernels.shared.alignment import aligned, has_aligned_rows, in_aligned_rows
+from tunebench.kernels.shared.early_launches import begins_early
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Argument
@@ -36,13 +37,14 @@ _Part = tuple[tuple[Tunable, ...], tuple[Constraint, ...]]
 _MOST_BYTES = 24
 """Upper limit of the bytes of a value that is joined."""
 _MANY = (1, 4, 16, 64, 256, 1024)
-THREADS, WIDTH = "element_threads", "pass_vector_width"
+THREADS, WIDTH, EARLY = "element_threads", "pass_vector_width", "early_passes"
 _STACK = 3
 """Dimensions of a stack of matrices."""
 _LARGE, _SMALL = 1 << 20, 8
 """A factor of so many elements is large, and another that many times smaller is small beside it."""
 PRODUCTS = "products_by"
-"""Tunables of all passes: the threads of a block of those over elements, and the elements that a thread has at once."""
+"""Tunables of all passes: the threads of a block of those over elements, the elements that a thread has at once, and
+whether each begins before what is in front of it has ended."""
 
 
 class ProductSizes(NamedTuple):
@@ -58,6 +60,15 @@ class ProductSizes(NamedTuple):
 def fast_math() -> _Part:
     """Return the tunable that takes CUDA's fast functions, for all passes of a source."""
     return fast_math_tunables(["exp(x)"])
+
+
+def early() -> _Part:
+    """Return the tunable of whether each pass takes its place on the device while what is in front of it ends."""
+    return (Tunable(EARLY, (True, False)),), (Constraint("device_begins_passes_early", _device_can),)
+
+
+def _device_can(early_passes: bool, device: Device) -> bool:
+    return not early_passes or begins_early(device)
 
 
 def vectors() -> _Part:
@@ -179,6 +190,7 @@ def launch(
     given = tensors
     rows = plan.integer(THREADS) if reduced is None else plan.integer(f"{name}_rows")
     threads = rows * (1 if reduced is None else plan.integer(f"{name}_lanes"))
+    early = plan.once(_begin_early)
     # Passes read nothing else at a tensor's place, and what they write there is copied back.
     tensors = [aligned(one) if isinstance(one, torch.Tensor) else one for one in tensors]
     blocks, parts = (
@@ -186,12 +198,12 @@ def launch(
         plan.integer(f"{name}_parts") if joins else 1,
     )
     if parts == 1:
-        plan.launch(name, *tensors, blocks=blocks, threads=threads)
+        plan.launch(name, *tensors, blocks=blocks, threads=threads, early=early)
     else:
         device = next(one.device for one in tensors if isinstance(one, torch.Tensor))
         made = [torch.empty(kept * parts * _MOST_BYTES, dtype=torch.uint8, device=device) for _ in range(joins)]
-        plan.launch(f"{name}_part", *tensors, *made, blocks=(blocks, parts), threads=threads)
-        plan.launch(f"{name}_join", *tensors, *made, blocks=blocks, threads=threads)
+        plan.launch(f"{name}_part", *tensors, *made, blocks=(blocks, parts), threads=threads, early=early)
+        plan.launch(f"{name}_join", *tensors, *made, blocks=blocks, threads=threads, early=early)
     for at in changes:
         own, written = given[at], tensors[at]
         assert isinstance(own, torch.Tensor) and isinstance(written, torch.Tensor)
@@ -199,6 +211,11 @@ def launch(
             own.copy_(written)
         elif not own.is_inference():
             increment_version(own)  # what a kernel writes PyTorch does not count by itself
+
+
+def _begin_early(plan: Plan) -> bool:
+    """Whether passes begin early; those that were written before there was such a tunable do not wait, and do not."""
+    return any(one.name == EARLY for one in plan.kernel.space.tunables) and bool(plan[EARLY])
 
 
 def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Tensor, **numbers: float) -> torch.Tensor:

@@ -13,8 +13,13 @@ def early_launches(when: Predicate) -> Tunable:
     return Tunable("early_launches", (False, True), when=when)
 
 
+def begins_early(device: Device) -> bool:
+    """Return whether launches can begin early on a device."""
+    return device.is_gpu_from(_LEAST_ARCHITECTURE)
+
+
 def _device_can(early_launches: bool, device: Device) -> bool:
-    return not early_launches or device.is_gpu_from(_LEAST_ARCHITECTURE)
+    return not early_launches or begins_early(device)
 
 
 BEGINS_EARLY = Constraint("device_begins_launches_early", _device_can)

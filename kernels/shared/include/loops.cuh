@@ -8,6 +8,17 @@
 
 namespace functions {
 
+// All threads of a pass, first of all. The next launch may begin then, and waits for the end of this one, which waits for
+// the end of the one before it (early_launches.cuh).
+template <bool early> __device__ __forceinline__ void begin_pass() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if constexpr (early) {
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+    }
+#endif
+}
+
 // 32 bits where no tensor has more elements: a division takes a quarter of the time.
 template <bool is_short> struct Index { using type = int; };
 template <> struct Index<false> { using type = long long; };

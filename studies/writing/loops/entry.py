@@ -101,7 +101,7 @@ class Entry:
             f"{one.kind}* {one.name}" if one.is_written else f"const {one.kind}* __restrict__ {one.name}"
             for one in (*self.tensors, *more)
         )
-        head = [f"constexpr index_t kept = {cpp(product_of(self.kept))};"]
+        head = ["begin_pass<early_passes>();", f"constexpr index_t kept = {cpp(product_of(self.kept))};"]
         if self.innermost is not None:
             head.append(f"constexpr int items = common(pass_vector_width, {cpp(product_of(self.innermost))});")
         if self.reduced is None:

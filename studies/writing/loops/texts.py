@@ -57,6 +57,7 @@ def space_parts(passes: Sequence[Pass], programs: Sequence[Program], is_alone: b
     rows = [one for one in passes if one.reduced is not None]
     freely = "" if is_alone and len(rows) <= _FREE else ", freely=False"
     lines = ["loops.fast_math(),"] if has_fast_form([one.text for one in passes]) else []
+    lines += ["loops.early(),"] if passes else []
     lines += ["loops.vectors(),"] if any(one.innermost is not None for one in passes) else []
     lines += ["loops.over_elements(),"] if len(rows) < len(passes) else []
     lines += ["loops.products(),"] if any(program.products for program in programs) else []

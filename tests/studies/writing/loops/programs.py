@@ -69,7 +69,7 @@ def kernel_of(
 ) -> tuple[Kernel, dict[str, int]]:
     """Return one kernel of all programs, and the sizes that are constants of its binary."""
     passes = [one for program in programs.values() for one in program.passes]
-    parts = [loops.vectors()] + [
+    parts = [loops.early(), loops.vectors()] + [
         loops.over_elements()
         if one.reduced is None
         else loops.over_rows(one.name, rows=one.rows, lanes=one.lanes, parts=one.parts if one.joins else 0)

@@ -315,7 +315,7 @@ def test_views_begin_where_their_tensor_does_and_not_where_its_memory_does(tmp_p
     ("forward", "along", "across"),
     [
         (lambda x: (x[:2] + x[2:]).contiguous(memory_format=torch.channels_last), "x_3*x_2", "x_1"),
-        (lambda x: torch.cat([x, -x], 1).contiguous(memory_format=torch.channels_last), "2*x_1", "x_3"),
+        (lambda x: torch.cat([x, -x], 1).contiguous(memory_format=torch.channels_last), "2*x_1", "x_3*x_2"),
         (lambda x: x.permute(0, 2, 3, 1).exp().contiguous(), "x_1", "x_3*x_2"),
     ],
     ids=["most are planes", "packs are channels", "packs are written"],
