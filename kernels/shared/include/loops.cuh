@@ -98,10 +98,11 @@ template <class T> __device__ __forceinline__ constexpr T floor_mod(T x, long lo
     return static_cast<T>(x - floor_div(x, y) * y);
 }
 // A place that a tensor names, counted from the end where it is negative.
+template <class T> __device__ __forceinline__ T wrapped(T place, long long size) {
+    return place < 0 ? place + static_cast<T>(size) : place;
+}
 template <class T> __device__ __forceinline__ T checked(T place, long long size) {
-    if (place < 0) {
-        place += static_cast<T>(size);
-    }
+    place = wrapped(place, size);
     if (place < 0 || place >= size) {
         __trap();
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,6 +105,31 @@ def literal(value: Any, kind: str) -> str:
     if math.isinf(value):
         return f"accumulator_t({'-' if value < 0 else ''}INFINITY)"
     return f"accumulator_t({int(value) if float(value).is_integer() and abs(value) < 1e9 else repr(float(value))})"
+
+
+_DECLARED, _WORD = re.compile(r"const auto (\w+) = "), re.compile(r"\w+")
+_HERE_ALONE = re.compile(r"\[|\bchecked\(|\brequire\(|div\(|%")
+"""What is for no element that a condition does not hold for: memory, and what traps."""
+
+
+def in_front(
+    statements: Sequence[str], changing: Set[str], but: re.Pattern[str] | None = None
+) -> tuple[list[str], list[str]]:
+    """Return those of a scope's statements that may stand in front of it, and the others.
+
+    Args:
+        changing: names that mean something in it alone.
+        but: what no statement in front may have.
+    """
+    before, within, own = list[str](), list[str](), set(changing)
+    for one in statements:
+        name = _DECLARED.match(one)
+        if name and own.isdisjoint(_WORD.findall(one)) and not (but and but.search(one)):
+            before.append(one)
+        else:
+            within.append(one)
+            own |= {name[1]} if name else set()
+    return before, within
 
 
 @dataclass
@@ -275,11 +300,18 @@ class Handler(DefaultHandler):
         return self.named(f"{cast(type_of(dtype, self.main))}(rint({x}))")
 
     def masked(self, mask: str, body: Callable[[], str], other: Any) -> str:
-        """Return a value that is computed where a condition holds."""
+        """Return a value that is computed where a condition holds.
+
+        What reads no memory, such as places, is computed before: once for all elements of a thread that have it alike.
+        """
         with self.scope() as inner:
             value = body()
-            statements = [*inner.statements, f"return {value};"]
-            text = " ".join(Lines(statements).inlined())
+        before, within = in_front(inner.statements, set(), but=_HERE_ALONE)
+        self.lines.statements += before
+        self.lines.known.update(
+            (text, name) for text, name in inner.known.items() if f"const auto {name} = {text};" in before
+        )
+        text = " ".join(Lines([*within, f"return {value};"]).inlined())
         result = self.named(f"when({mask}, {literal(other, 'accumulator_t')}, [&] {{ {text} }})")
         return self.typed(self.narrow.get(value, ""), result)
 
@@ -287,11 +319,12 @@ class Handler(DefaultHandler):
         self,
         x: str,
         size: Any,
-        check: bool = True,  # noqa: ARG002
+        check: bool = True,
         wrap_neg: bool = True,  # noqa: ARG002
     ) -> sympy.Symbol:
-        """Return a symbol for a place that a value names."""
-        name = self.named(f"checked(index_t({x}), {self.place(sympy.sympify(size))})", "at")
+        """Return a symbol for a place that a value names; of some torch makes sure that they are within a size."""
+        function = "checked" if check else "wrapped"
+        name = self.named(f"{function}(index_t({x}), {self.place(sympy.sympify(size))})", "at")
         symbol = sympy.Symbol(name, integer=True, nonnegative=True)
         self.ranges[symbol] = ValueRanges(0, sympy.oo)
         return symbol

@@ -32,7 +32,7 @@ from torch.hub import tqdm  # type: ignore[attr-defined]
 from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 
-from tunebench.studies.writing.loops.copies import keep_transposed
+from tunebench.studies.writing.loops.copies import align_products, keep_transposed
 from tunebench.studies.writing.loops.decompositions import HALVES, decompositions
 from tunebench.studies.writing.loops.domain import is_by_rows
 from tunebench.studies.writing.new.named_numbers import attribute_text
@@ -235,6 +235,8 @@ def lower(model: nn.Module, inputs: Mapping[str, Any], exported: torch.export.Ex
         if old in name_of:
             name_of[node.name] = name_of.pop(old)
     keep_transposed(module.graph)
+    with enable_python_dispatcher():
+        align_products(module.graph)
     unused = {node.name for node in module.graph.find_nodes(op="placeholder") if not node.users}
     graph = _lowered(module)
     places = {name: place for name, place in places.items() if name not in unused}

@@ -21,7 +21,7 @@ from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from tunebench.studies.writing.loops.body import Handler, Lines, cast, run_body, type_of
+from tunebench.studies.writing.loops.body import Handler, Lines, cast, in_front, run_body, type_of
 from tunebench.studies.writing.loops.domain import Domain, hint, is_by_rows, simplified
 from tunebench.studies.writing.loops.entry import LOOPS_END, Entry, K, R, Tensor, loop, start
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
@@ -415,14 +415,16 @@ class NestWriter:
         texts = "\n".join((*statements, *self.packs, *self.puts))
         self.is_in_order = len(dimensions) < 2 or re.search(rf"\b{number}(_start)?\b", texts) is not None
         across = None if self.is_in_order else _most(self.across, but=symbol)
+        once, each = in_front(statements, {"item", str(symbol), str(number)})
         return [
             *(self._places(start(number), dimensions) if across is None else self._in_turn(across, dimensions)),
             *(f"const auto {name} = {text};" for text, name in self.packs.items()),
             *self.puts[::2],
+            *once,
             "#pragma unroll",
             "for (int item = 0; item < items; ++item) {",
             *places,
-            *statements,
+            *each,
             "}",
             *self.puts[1::2],
         ]

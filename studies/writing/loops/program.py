@@ -26,7 +26,7 @@ from tunebench.tuner.space import CPP_WORDS
 
 _WORDS = (
     "kept reduced rows lanes lane parts part each first last base is_first is_inside threads index_t limit"
-    " item items trips common read write Pack rounded checked when require"
+    " item items trips common read write Pack rounded checked wrapped when require"
 )
 _TAKEN = {*_WORDS.split(" "), *(name.split("(")[0] for name in TEXTS.values()), *CPP_WORDS}
 """Names that mean something in an entry point."""
