@@ -47,7 +47,7 @@ def align_products(graph: fx.Graph) -> None:
     has zeros behind its features, which nothing reads of the product.
     """
     for product in [node for node in graph.nodes if node.target in _SUMS]:
-        weight = product.args[-1]
+        _, weight = _factors(product)
         depth, features = weight.meta["val"].shape[-2:]
         if product.meta["val"].dtype not in HALVES:
             continue
@@ -64,7 +64,7 @@ def align_products(graph: fx.Graph) -> None:
 
 def _with_whole_depth(graph: fx.Graph, product: fx.Node, whole: int) -> fx.Node:
     """A product of so much of the depth, and the rest of it."""
-    x, weight = product.args
+    x, weight = _factors(product)
     dtype, depth = product.meta["val"].dtype, weight.meta["val"].shape[-2]
     rest: Any = None
     for at in range(whole, depth):
@@ -80,7 +80,21 @@ def _with_whole_depth(graph: fx.Graph, product: fx.Node, whole: int) -> fx.Node:
     return added(graph, _SUMS[product.target], rest, first, second)
 
 
-def _is_made(factor: fx.Node) -> bool:
+def _factors(product: fx.Node) -> list[Any]:
+    """The two factors of a product, without views that are those tensors again."""
+    return [*map(_itself, product.args)]
+
+
+def _itself(node: Any) -> Any:
+    while node.target in (_aten.expand.default, _aten.view.default):
+        shapes = [one.meta["val"].shape for one in (node, node.args[0])]
+        if len(shapes[0]) != len(shapes[1]) or not all(map(_surely_is, *shapes)):
+            break
+        node = node.args[0]
+    return node
+
+
+def _is_made(factor: Any) -> bool:
     """Whether a pass makes a factor, or what it is a transposition of."""
     made = factor.args[0] if factor.target is _aten.permute.default else factor
     return made.op == "call_function" and made.target not in (_aten.view.default, _aten.expand.default, *_TURNING)
@@ -88,7 +102,7 @@ def _is_made(factor: fx.Node) -> bool:
 
 def _with_zeros(graph: fx.Graph, product: fx.Node, features: int) -> fx.Node:
     """A product whose second factor has zeros behind its features; where that is the first one too, it is made once."""
-    x, weight = product.args
+    x, weight = _factors(product)
     is_turned = weight.target is _aten.permute.default
     made = weight.args[0] if is_turned else weight
     room = -features % _UNIT
