@@ -18,7 +18,7 @@ from tunebench.kernels.runtime import attributes
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.derived import KeepsNothing
 from tunebench.kernels.runtime.tuned_module import TunedModule
-from tunebench.kernels.shared.alignment import aligned, has_aligned_rows, in_aligned_rows
+from tunebench.kernels.shared.alignment import aligned
 from tunebench.kernels.shared.early_launches import begins_early
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner import constraints
@@ -38,10 +38,6 @@ _MOST_BYTES = 24
 """Upper limit of the bytes of a value that is joined."""
 _MANY = (1, 4, 16, 64, 256, 1024)
 THREADS, WIDTH, EARLY = "element_threads", "pass_vector_width", "early_passes"
-_STACK = 3
-"""Dimensions of a stack of matrices."""
-_LARGE, _SMALL = 1 << 20, 8
-"""A factor of so many elements is large, and another that many times smaller is small beside it."""
 PRODUCTS = "products_by"
 """Tunables of all passes: the threads of a block of those over elements, the elements that a thread has at once, and
 whether each begins before what is in front of it has ended."""
@@ -225,30 +221,18 @@ def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Te
         given: as the function takes them: what is added, if anything, and the two factors.
         numbers: its factors.
     """
+    if plan[PRODUCTS] == "library" or numbers:
+        return function(*given, **numbers)
     *added, x, weight = given
     sizes = sizes_of_product(x, weight)
-    own = None if plan[PRODUCTS] == "library" or numbers else plan.once(_own_product, sizes)
+    own = plan.once(_own_product, sizes)
     if own is None:
-        return function(*added, _in_aligned_rows(x, weight), _in_aligned_rows(weight, x), **numbers)
+        return function(*given)
     is_bias = sizes.in_columns is None and added and added[0].stride()[:-1] in ((), (0,))
     bias = added[0].reshape(-1, sizes.features)[0] if is_bias else None
     made = product(own.plan, KeepsNothing(), x, weight.mT, bias, own.exponents, sizes.in_columns)
     made = made.view(*x.shape[:-1], sizes.features)
     return made.add_(added[0]) if added and bias is None else made
-
-
-def _in_aligned_rows(factor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return a factor whose rows begin where cuBLAS's fast kernels can read them.
-
-    It is a copy where it is small beside the other one, which is large, and else itself.
-    """
-    is_turned = factor.stride(-1) != 1
-    rows = factor.mT if is_turned else factor
-    rows = rows[0] if rows.dim() == _STACK and rows.stride(0) == 0 else rows
-    if has_aligned_rows(rows) or other.numel() < max(_LARGE, _SMALL * rows.numel()):
-        return factor
-    made = in_aligned_rows(rows).expand(*factor.shape[:-2], *rows.shape[-2:])
-    return made.mT if is_turned else made
 
 
 def sizes_of_product(x: torch.Tensor, weight: torch.Tensor) -> ProductSizes:

@@ -24,7 +24,6 @@ from torch._inductor.codegen import common
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.debug import DebugContext
 from torch._inductor.graph import GraphLowering
-from torch._inductor.kernel import conv
 from torch._inductor.scheduler import BaseSchedulerNode, BaseScheduling, SchedulerNode
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -33,10 +32,9 @@ from torch.hub import tqdm  # type: ignore[attr-defined]
 from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 
-from tunebench.studies.writing.loops.copies import align_products, keep_transposed
+from tunebench.studies.writing.loops.copies import keep_transposed
 from tunebench.studies.writing.loops.decompositions import HALVES, decompositions
 from tunebench.studies.writing.loops.domain import is_by_rows
-from tunebench.studies.writing.loops.images import channels_last_strides, is_product_of_images
 from tunebench.studies.writing.new.named_numbers import attribute_text
 from tunebench.tuner.errors import first_line
 
@@ -237,8 +235,6 @@ def lower(model: nn.Module, inputs: Mapping[str, Any], exported: torch.export.Ex
         if old in name_of:
             name_of[node.name] = name_of.pop(old)
     keep_transposed(module.graph)
-    with enable_python_dispatcher():
-        align_products(module.graph)
     unused = {node.name for node in module.graph.find_nodes(op="placeholder") if not node.users}
     graph = _lowered(module)
     places = {name: place for name, place in places.items() if name not in unused}
@@ -405,24 +401,12 @@ def _as_inductor(fake: Any) -> Iterator[None]:
         mock.patch.object(ir, "is_cpu", lambda _: False),
         # A number that is added to a half type stays as exact as on GPUs; from torch 2.14 CPUs alone round it first.
         mock.patch.object(lowering, "promote_constants", _exact_constants),
-        # A library multiplies images of many channels that are channels-last, and turns others for each call.
-        mock.patch.object(conv, "conv_layout", _layout_of_images),
         # Loops are put into the order of those that they are fused with on GPUs alone.
         mock.patch.object(scheduler, "is_gpu", lambda _: True),
         mock.patch.object(scheduler.BaseSchedulerNode, "is_cpu", lambda _: False),
         mock.patch.object(scheduler.Scheduler, "create_backend", lambda its, _: _Scheduling(its)),
     ):
         yield
-
-
-_conv_layout: Any = conv.conv_layout
-
-
-def _layout_of_images(x: Any, *others: Any, groups: int, **windows: Any) -> ir.Layout:
-    layout: ir.Layout = _conv_layout(x, *others, groups=groups, **windows)
-    if groups > 1 or not is_product_of_images(x.get_size()):
-        return layout
-    return ir.FixedLayout(layout.device, layout.dtype, layout.size, channels_last_strides(layout.size))
 
 
 _promote_constants: Any = lowering.promote_constants

@@ -32,7 +32,8 @@ _MOST_KEPT, _MOST_KEPT_ACROSS, _MOST_LANES = 32, 16, 512
 across it, and of such threads."""
 _TURNS = 16
 """Most neighbouring threads that have neighbours across the elements of each: of a half type these fill a sector."""
-_SECTOR_BYTES = 32
+_PACK = 8
+"""The elements that a thread has of a row, or more, where all rows fill a GPU so: those that it reads at once."""
 _MOST_SPLIT, _LEAST_PART, _BLOCKS, _THREADS = 4096, 1024, 512, 1 << 18
 """Most rows that several blocks may have each, least elements of a row for each, enough blocks, enough threads."""
 
@@ -331,11 +332,14 @@ class NestWriter:
             return 256, 1
         most_kept = _MOST_KEPT if along else _MOST_KEPT_ACROSS
         keeping = 1 << (-(-reduced // most_kept) - 1).bit_length() if loops > 1 else 1
-        wanted = reduced // 4 if along else min(reduced // 4, 32, max(keeping, _THREADS // max(1, kept)))
+        is_full = self.has_items and kept * reduced >= _PACK * _THREADS
+        wanted = (
+            reduced // (_PACK if is_full else 4)
+            if along
+            else min(reduced // 4, 32, max(keeping, _THREADS // max(1, kept)))
+        )
         lanes = min(_MOST_LANES if keeping == _MOST_LANES else 256, 1 << max(0, wanted.bit_length() - 1))
         threads = 256 if along or loops == 1 or lanes == 1 else 512
-        if not along and loops == 1 and kept >= (sector := _SECTOR_BYTES // self.main.itemsize):
-            lanes = min(lanes, threads // sector)
         rows = min(max(1, threads // lanes), 1 << max(0, kept - 1).bit_length())
         return max(rows, -(-32 // lanes)), lanes
 

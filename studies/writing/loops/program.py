@@ -18,9 +18,8 @@ from torch.utils._sympy.value_ranges import bound_sympy
 
 from tunebench.kernels.blocks.block import fast_math_line
 from tunebench.studies.writing.loops.body import TEXTS, type_of
-from tunebench.studies.writing.loops.domain import hint, simplified
+from tunebench.studies.writing.loops.domain import hint
 from tunebench.studies.writing.loops.expressions import cpp, python, tidy
-from tunebench.studies.writing.loops.images import PICTURES, channels_last_strides
 from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, UnloweredError, group_of
 from tunebench.studies.writing.loops.nest import Pass, UnfusedError, may_join, nest_pass
 from tunebench.tuner.space import CPP_WORDS
@@ -108,8 +107,8 @@ class ProgramWriter:
                 raise UnloweredError("a product of another type")
             if sum(not one.is_of_matrices for one in products) > _MOST_CONVOLUTIONS:
                 raise UnloweredError("several convolutions")
-            if not all(map(_format_of, products)):
-                raise UnloweredError("a convolution of images that lie otherwise")
+            if not all(V.graph.get_buffer(one.name).get_layout().is_contiguous() for one in products):
+                raise UnloweredError("a convolution of images that are channels-last")
             return Program(
                 tuple(replace(one, text=self._in_cpp(one.text)) for one in passes),
                 tuple(dict.fromkeys(self._counts(passes))),
@@ -282,8 +281,7 @@ class ProgramWriter:
                 if one.is_of_matrices:
                     yield f"{one.name} = loops.multiply(plan, {one.function}, {', '.join(inputs)})"
                 else:  # images of one channel may be contiguous and channels-last, and then what is made of them is
-                    memory_format = f"memory_format={_format_of(one)}"
-                    yield f"{one.name} = {one.function}({', '.join(inputs)}).contiguous({memory_format})"
+                    yield f"{one.name} = {one.function}({', '.join(inputs)}).contiguous()"
                 continue
             for tensor in one.tensors:
                 if tensor.is_written and tensor.name not in made | self.lowered.places.keys():
@@ -375,17 +373,6 @@ class ProgramWriter:
                 counts.append(one.kept * one.reduced if one.is_numbered else one.reduced)
         for count in counts:
             yield self._renamed(cpp(tidy(count)))
-
-
-def _format_of(one: Product) -> torch.memory_format | None:
-    """The memory format that a product is in; None of another layout."""
-    layout = V.graph.get_buffer(one.name).get_layout()
-    if layout.is_contiguous():
-        return torch.contiguous_format
-    if len(layout.size) != PICTURES:
-        return None
-    strides = zip(layout.stride, channels_last_strides(layout.size), strict=True)
-    return torch.channels_last if all(simplified(one - other) == 0 for one, other in strides) else None
 
 
 def _is_in_rows(layout: ir.Layout) -> bool:

@@ -9,7 +9,6 @@ import torch
 from torch import fx
 
 from tunebench.kernels import blocks
-from tunebench.studies.writing.loops.images import is_product_of_images
 from tunebench.studies.writing.new.core import Core, Text, cut, is_about_memory, result_of
 from tunebench.studies.writing.new.hidden_names import hidden_names
 from tunebench.studies.writing.new.layer_text import LayerWriter, LinearWriter, operand_lines, row_lines
@@ -34,6 +33,8 @@ _KINDS = {
 }
 _FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
 """In which a convolution's input has to lie in memory."""
+_PICTURES, _MANY_CHANNELS = 4, 16
+"""The dimensions of images of two sides, and the channels from which on a product of them is worth a layout."""
 _MINOR = 16
 """A layer of fewer multiplications for each element of the largest tensor takes less time than that tensor does."""
 _NOTHING = "a result of no operation"
@@ -168,9 +169,10 @@ def _laid_out(traced: Traced, core: Core, layer: Layer, given: Given) -> Core:
     assert images is not None
     windows = layer.windows
     groups = traced.model.get_submodule(layer.path).groups if windows is None else windows.get("groups", 1)
+    is_product = len(images) == _PICTURES and groups == 1 and images[1] >= _MANY_CHANNELS
     if lies_in(given.node, _FORMATS[1:]):
         return core
-    if groups == 1 and is_product_of_images(images) and not core.reads(given.name):
+    if is_product and not core.reads(given.name):
         attributes = [*core.attributes, ("output_layout", "nchw")]
         return replace(core, attributes=attributes, layout=torch.channels_last)
     return core if lies_in(given.node, _FORMATS) else replace(core, layout=torch.contiguous_format)

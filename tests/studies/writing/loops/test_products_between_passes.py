@@ -54,25 +54,3 @@ def test_products_are_built_before_the_first_call(tmp_path: Path, nvrtc: NvrtcCo
                 kernel, configuration, problem = found
                 assert configuration["product"] == "fused"
                 assert nvrtc.compile(kernel.variant(configuration, problem, "sm_90")).figures
-
-
-@pytest.mark.parametrize(
-    ("small", "large", "is_copied"),
-    [
-        (torch.randn(80, 201).expand(4, 80, 201), torch.randn(4, 201, 1400), True),
-        (torch.randn(201, 81).mT, torch.randn(201, 5600), True),
-        (torch.randn(80, 204)[:, 1:202], torch.randn(201, 5600), True),
-        (torch.randn(4, 80, 200), torch.randn(4, 200, 1400), False),
-        (torch.randn(80, 201), torch.randn(201, 560), False),
-        (torch.randn(2001, 201), torch.randn(201, 5600), False),
-    ],
-    ids=["a stack of one", "turned", "a part", "aligned rows", "a small product", "a large factor"],
-)
-def test_a_library_is_given_a_small_factor_in_aligned_rows(
-    small: torch.Tensor, large: torch.Tensor, is_copied: bool
-) -> None:
-    made = loops._in_aligned_rows(small, large)
-    assert torch.equal(made, small) and (made is not small) is is_copied
-    if is_copied:
-        rows = made if made.stride(-1) == 1 else made.mT
-        assert rows.stride(-2) % 4 == 0 and rows.stride(-1) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -184,43 +183,6 @@ def test_a_stack_that_is_copied_for_a_product_stays_transposed(
     torch.testing.assert_close(found, forward(case.inputs["stack_x"]))
 
 
-def _of_itself(x: torch.Tensor) -> torch.Tensor:
-    made = torch.cat([x + x.new_ones(3, 1), x], 1)
-    return (made @ made.mT).square()
-
-
-@pytest.mark.parametrize(
-    ("forward", "shape", "of_half", "of_single"),
-    [
-        (lambda x: torch.relu(x @ x.new_ones(67, 24)), (5, 67), "1, whole_x_0, 64, 24,", "1, whole_x_0, 67, 24,"),
-        (lambda x: torch.relu(x @ x.new_ones(4, 66, 24)), (4, 5, 66), "4, whole_x_1, 64, 24,", "4, whole_x_1, 66, 24,"),
-        (lambda x: torch.relu(x @ x.new_ones(9, 24)), (5, 9), *["1, whole_x_0, 9, 24,"] * 2),
-        (_of_itself, (4, 3, 16), "whole_x_0, 6, whole_x_2, 8,", "whole_x_0, 6, whole_x_2, 6,"),
-        (lambda x: torch.relu(x.exp() @ x.mT), (4, 5, 16), *["whole_x_0, whole_x_1, whole_x_2, whole_x_1,"] * 2),
-    ],
-    ids=["depth", "depth of a stack", "little depth", "features", "given"],
-)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_products_of_half_types_have_whole_units(
-    forward: Callable[..., torch.Tensor],
-    shape: tuple[int, ...],
-    of_half: str,
-    of_single: str,
-    dtype: str,
-    tmp_path: Path,
-) -> None:
-    """Of eight elements, by which cuBLAS has fast kernels; no more passes are there but for what the depth leaves."""
-    torch.manual_seed(0)
-    case = Case(Called(forward), {"whole_x": torch.randn(shape, dtype=getattr(torch, dtype))})
-    program, is_half = program_of(case, "whole"), dtype == "bfloat16"
-    assert program.products[0].startswith(of_half if is_half else of_single)
-    assert len(program.passes) == 2 + ("64" in of_half and is_half)
-    found = run({"whole": case}, tmp_path, dtype)["whole"]
-    assert isinstance(found, torch.Tensor)
-    bound = 2e-2 if is_half else 1e-5
-    torch.testing.assert_close(found, forward(case.inputs["whole_x"]), rtol=bound, atol=10 * bound)
-
-
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [
@@ -263,27 +225,12 @@ def test_networks_and_errors_without_a_text_are_a_reason() -> None:
         program_of(Case(Wordless(), {"x": x}), "wordless")
 
 
-@pytest.mark.parametrize(
-    ("channels", "memory_format", "expected"),
-    [
-        (3, "contiguous_format", "contiguous_format"),
-        (3, "channels_last", "channels_last"),
-        (16, *["channels_last"] * 2),
-    ],
-)
-def test_a_convolution_makes_images_as_passes_read_them(
-    channels: int, memory_format: str, expected: str, tmp_path: Path
-) -> None:
-    """They are as in the trace on every device, and of many channels channels-last: a library would turn others."""
-    given: Any = getattr(torch, memory_format)
-    model = nn.Sequential(nn.Tanh(), nn.Conv2d(channels, 4, 3), nn.Tanh()).to(memory_format=given)
-    case = Case(model, {"images": torch.randn(2, channels, 7, 6).to(memory_format=given)})
-    program = program_of(case, "lies")
-    assert f".contiguous(memory_format=torch.{expected})" in "\n".join(program.lines)
-    found = result_of(case, program, plan_of({"lies": case}, {"lies": program}, tmp_path))
-    reference = model(case.inputs["images"])
-    torch.testing.assert_close(found, reference)
-    assert found.stride() == reference.stride()
+def test_images_that_are_channels_last_are_no_kernel_s_to_convolve() -> None:
+    """Passes read what a convolution makes as its layout was in the trace, and torch's own depends on the device."""
+    model = nn.Sequential(nn.Tanh(), nn.Conv2d(3, 4, 3)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(2, 3, 7, 6).to(memory_format=torch.channels_last)
+    with pytest.raises(UnloweredError, match="channels-last"):
+        program_of(Case(model, {"x": x}), "windows")
 
 
 class TwoProducts(nn.Module):
@@ -324,7 +271,7 @@ def test_few_long_rows_are_reduced_by_several_blocks_each_before_their_elements_
         (lambda x: torch.softmax(x, 1), (600, 16385), (1, 256)),
         (lambda x: x.sum(1), (600, 8200), (1, 256)),
         (lambda x: functional.avg_pool3d(x, 3, 2), (2, 8, 80, 80, 80), (256, 1)),
-        (lambda x: functional.avg_pool3d(x, 4), (2, 8, 160, 160, 160), (16, 16)),
+        (lambda x: functional.avg_pool3d(x, 4), (2, 8, 160, 160, 160), (32, 8)),
     ],
 )
 def test_rows_that_are_read_several_times_have_lanes_that_keep_them(
