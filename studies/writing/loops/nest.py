@@ -178,20 +178,25 @@ class NestWriter:
         symbol, size = self.item
         if not self.has_items or not self._is_packable(index, symbol):
             return ""
-        rest, known = index - symbol, {*self.domain.ranges, K, R}
         # A place is a multiple of what divides each of its terms.
-        factors = [size]
-        for term in sympy.Add.make_args(sympy.expand(rest)):
-            own = [one for one in sympy.Mul.make_args(term) if not one.free_symbols & known]
+        factors, variable = [size], {*self.handler.ranges, K, R}
+        for term in sympy.Add.make_args(sympy.expand(index - symbol)):
+            own = [one for one in sympy.Mul.make_args(term) if not one.free_symbols & variable]
             factors.append(sympy.prod(own))
         texts = dict.fromkeys(cpp(product_of(one)) for one in factors if one != 0)
         return f"common(items, {', '.join(texts)})"
 
     def _is_packable(self, index: sympy.Expr, symbol: sympy.Symbol) -> bool:
         """Whether neighbours along a dimension can be read or written at once."""
-        rest, known = index - symbol, {*self.domain.ranges, K, R}
-        is_here = self.handler.lines is self.scope and self._is_of_items(self.step)
-        return is_here and not rest.has(symbol) and not (rest.free_symbols & {*self.handler.ranges}) - known
+        rest = index - symbol
+        if self.handler.lines is not self.scope or not self._is_of_items(self.step) or rest.has(symbol):
+            return False
+        named = (rest.free_symbols & {*self.handler.ranges}) - {*self.domain.ranges, K, R}
+        if not named:
+            return True
+        # A row that a tensor names is the same for all of them where that tensor's element is.
+        same, _ = in_front(self.scope.statements, {"item", str(symbol), str(self.number)})
+        return all(any(statement.startswith(f"const auto {name} = ") for statement in same) for name in named)
 
     def _pointer(self, name: str, index: sympy.Expr) -> str:
         """A pointer to the first of the elements that a thread has at once."""
@@ -425,9 +430,9 @@ class NestWriter:
         once, each = in_front(statements, {"item", str(symbol), str(number)})
         return [
             *(self._places(start(number), dimensions) if across is None else self._in_turn(across, dimensions)),
+            *once,
             *(f"const auto {name} = {text};" for text, name in self.packs.items()),
             *self.puts[::2],
-            *once,
             "#pragma unroll",
             "for (int item = 0; item < items; ++item) {",
             *places,
