@@ -35,6 +35,7 @@ from torch.utils._ordered_set import OrderedSet
 from tunebench.studies.writing.loops.copies import keep_transposed
 from tunebench.studies.writing.loops.decompositions import HALVES, decompositions
 from tunebench.studies.writing.loops.domain import is_by_rows
+from tunebench.studies.writing.loops.short_sums import add_short_sums, short_sums
 from tunebench.studies.writing.new.named_numbers import attribute_text
 from tunebench.tuner.errors import first_line
 
@@ -205,8 +206,8 @@ def lower(model: nn.Module, inputs: Mapping[str, Any], exported: torch.export.Ex
         UnloweredError: something of it is no loop nest.
     """
     exported = _decomposed(exported)
-    if of_ones := _fixed_by_ones(exported):
-        exported = _decomposed(export(model, inputs, of_ones))
+    if fixed := _fixed_sizes(exported):
+        exported = _decomposed(export(model, inputs, fixed))
     signature = exported.graph_signature
     places: dict[str, Place] = {}
     names, name_of = iter(inputs), dict[str, str]()
@@ -235,6 +236,8 @@ def lower(model: nn.Module, inputs: Mapping[str, Any], exported: torch.export.Ex
         if old in name_of:
             name_of[node.name] = name_of.pop(old)
     keep_transposed(module.graph)
+    with enable_python_dispatcher():
+        add_short_sums(module.graph)
     unused = {node.name for node in module.graph.find_nodes(op="placeholder") if not node.users}
     graph = _lowered(module)
     places = {name: place for name, place in places.items() if name not in unused}
@@ -324,19 +327,27 @@ def _reasons() -> Iterator[None]:
         raise UnloweredError(first_line(error)) from error
 
 
-def _fixed_by_ones(exported: torch.export.ExportedProgram) -> list[set[int]]:
-    """The dimensions of each input that sizes are made of which are 1 and no number; nothing where there are none.
+def _fixed_sizes(exported: torch.export.ExportedProgram) -> list[set[int]]:
+    """The dimensions of each input that are to have known sizes; nothing where there are none.
 
-    Inductor takes a dimension for one that is broadcast only where its size is the number 1.
+    These are what sizes are made of that are 1 and no number, since Inductor takes a dimension for one that is
+    broadcast only where its size is the number 1; and what short sums are over.
     """
     values = {node.name: node.meta["val"] for node in exported.graph.find_nodes(op="placeholder")}
     fake = next(one.fake_mode for one in values.values() if isinstance(one, FakeTensor))
     assert fake.shape_env is not None
-    ones = [one.expr for one in fake.shape_env.guards if isinstance(one.expr, sympy.Eq) and 1 in one.expr.args]
-    symbols = set[sympy.Symbol]().union(*(one.free_symbols for one in ones))
+    equal = [one.expr for one in fake.shape_env.guards if isinstance(one.expr, sympy.Eq)]
+    symbols = set[sympy.Symbol]().union(*(one.free_symbols for one in equal if 1 in one.args))
+    short = {sympy.sympify(size) for _, size in short_sums(exported.graph)}
+    short = short.union(*(one.args for one in equal if not short.isdisjoint(one.args)))
     shapes = [getattr(values.get(str(name)), "shape", ()) for name in exported.graph_signature.user_inputs]
-    found = [{at for at, size in enumerate(one) if sympy.sympify(size).free_symbols & symbols} for one in shapes]
-    return found if symbols else []
+
+    def is_fixed(size: Any) -> bool:
+        expression = sympy.sympify(size)
+        return bool(expression.free_symbols and (expression.free_symbols & symbols or expression in short))
+
+    found = [{at for at, size in enumerate(one) if is_fixed(size)} for one in shapes]
+    return found if any(found) else []
 
 
 def _lowered(module: fx.GraphModule) -> GraphLowering:

@@ -96,6 +96,17 @@ class Called(nn.Module):
         return result
 
 
+class Looked(nn.Module):
+    """A function of a table and places as a model."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return self.function(table, places)
+
+
 def cases() -> dict[str, Case]:
     torch.manual_seed(0)
     return {
@@ -327,6 +338,45 @@ def test_neighbours_along_two_dimensions_fill_sectors(
     (only,) = program_of(Case(Called(forward), {"x": torch.randn(4, 24, 8, 16)}), "sectors").passes
     assert f"items = common(pass_vector_width, {along});" in only.text
     assert f"turns = common(16, {across});" in only.text and only.text.count("% turns") == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("forward", "shape", "is_row"),
+    [
+        (lambda x: x.exp().sum(1), (300, 3, 256), False),
+        (lambda x: x - x.mean(1, keepdim=True), (300, 2, 256), False),
+        (lambda x: x.exp().sum(1), (300, 9, 256), True),
+        (lambda x: x.exp().sum(-1), (70_000, 3), True),
+        (lambda x: x.exp().sum(1), (30, 3, 256), True),
+    ],
+    ids=["a sum", "a mean", "of nine", "along memory", "little"],
+)
+def test_short_sums_across_memory_are_additions(
+    forward: Callable[..., torch.Tensor], shape: tuple[int, ...], is_row: bool, dtype: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    case = Case(Called(forward), {"few_x": torch.randn(shape, dtype=getattr(torch, dtype))})
+    program = program_of(case, "few")
+    assert (program.passes[0].reduced is not None) is is_row
+    assert (f"few_x.shape[1] == {shape[1]}" in program.conditions) is not is_row
+    found = run({"few": case}, tmp_path, dtype)["few"]
+    assert isinstance(found, torch.Tensor)
+    bound = {"float32": 1e-5, "bfloat16": 2e-2}[dtype]
+    torch.testing.assert_close(found, forward(case.inputs["few_x"]), rtol=bound, atol=bound)
+
+
+def test_a_row_that_a_tensor_names_is_read_in_packs_where_it_is_one_for_all_elements(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    places, table = torch.tensor([3, -1, 0, 2, 3]), torch.randn(4, 24)
+    case = Case(Looked(lambda table, places: table[places] * 2), {"table": table, "places": places})
+    columns = Case(
+        Looked(lambda table, places: table[:, places] * 2), {"table": table.t().contiguous(), "places": places}
+    )
+    texts = [program_of(one, f"looked_{at}").passes[0].text for at, one in enumerate((case, columns))]
+    assert [">(table + " in text for text in texts] == [True, False]
+    for name, one in {"rows": case, "columns": columns}.items():
+        torch.testing.assert_close(run({name: one}, tmp_path)[name], one.model(*one.inputs.values()))
 
 
 class TwoNorms(nn.Module):
