@@ -26,16 +26,8 @@ from tunebench.studies.writing.loops.domain import Domain, hint, is_by_rows, sim
 from tunebench.studies.writing.loops.entry import LOOPS_END, Entry, K, R, Tensor, loop, start
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
 from tunebench.studies.writing.loops.lower import Nest, UnloweredError, group_of
-
-_MOST_KEPT, _MOST_KEPT_ACROSS, _MOST_LANES = 32, 16, 512
-"""Upper limits of the elements of a row that a thread keeps from loop to loop (`Trips` in loops.cuh), along memory and
-across it, and of such threads."""
-_TURNS = 16
-"""Most neighbouring threads that have neighbours across the elements of each: of a half type these fill a sector."""
-_PACK = 8
-"""The elements that a thread has of a row, or more, where all rows fill a GPU so: those that it reads at once."""
-_MOST_SPLIT, _LEAST_PART, _BLOCKS, _THREADS = 4096, 1024, 512, 1 << 18
-"""Most rows that several blocks may have each, least elements of a row for each, enough blocks, enough threads."""
+from tunebench.studies.writing.loops.numbering import factor, in_order, in_turn
+from tunebench.studies.writing.loops.threads import Rows
 
 
 @dataclass(frozen=True)
@@ -294,13 +286,14 @@ class NestWriter:
         if self.reduced is None:
             texts = self._of_items([*own, *texts])
         else:
-            texts = [*self._places(K, self.domain.kept_dimensions), *own, *texts]
+            texts = [*in_order(K, self.domain.kept_dimensions), *own, *texts]
         lines = self._without_unneeded(texts)
         tensors = self._tensors(lines)
         neighbours = self.neighbours_are_lanes()
-        loops = len({step for step in steps.values() if self._is_loop(step)})
-        rows, lanes = self._usual_threads(neighbours, loops)
-        joins, innermost = self._joins(loops), self.item[1] if self.has_items else None
+        usual = self._rows(neighbours)
+        rows, lanes = usual.threads() if usual else (256, 1)
+        is_split = usual is not None and usual.may_be_split() and not any(map(_is_scan, self.nodes))
+        joins, innermost = len(self.reductions) if is_split else 0, self.item[1] if self.has_items else None
         entry = Entry(self.name, tensors, self.kept, self.reduced, innermost, neighbours)
         return Pass(
             self.name,
@@ -312,47 +305,23 @@ class NestWriter:
             lanes,
             tuple(dict.fromkeys(name for node in self.nodes for name in _operations(node))),
             joins,
-            self._usual_parts(rows) if joins else 1,
+            usual.parts(rows) if usual and joins else 1,
             innermost,
             self.is_numbered,
         )
+
+    def _rows(self, along: bool) -> Rows | None:
+        """The rows at the problem's sizes; None where nothing is reduced."""
+        if self.reduced is None:
+            return None
+        loops = len({step for step in self.steps.values() if self._is_loop(step)})
+        has_window = len(self.domain.reduced_dimensions) > 1
+        return Rows(hint(self.kept), hint(self.reduced), loops, along, self.has_items, has_window)
 
     def _is_read_behind(self, name: str) -> bool:
         """Whether a later loop reads a buffer that this one writes."""
         readers = [node for node in self.nodes if any(dep.name == name for dep in node.read_writes.reads)]
         return any(self.steps[node.get_name()] > self.step and self._is_looped(node) for node in readers)
-
-    def _usual_threads(self, along: bool, loops: int) -> tuple[int, int]:
-        """Return rows and lanes of a block of 256 threads: lanes for long rows, or for few of them.
-
-        Of rows that are gone over in several loops there are as many as keep a row in their registers, up to 512; where
-        those lie across memory, 512 threads read more neighbours at a time. A window without packs of neighbours has a
-        single thread, which knows all places in it.
-        """
-        if self.reduced is None:
-            return 256, 1
-        kept, reduced = hint(self.kept), hint(self.reduced)
-        is_window = len(self.domain.reduced_dimensions) > 1 and reduced % 2 == 1 and reduced <= _MOST_KEPT
-        if is_window and kept >= _THREADS:
-            return 256, 1
-        most_kept = _MOST_KEPT if along else _MOST_KEPT_ACROSS
-        keeping = 1 << (-(-reduced // most_kept) - 1).bit_length() if loops > 1 else 1
-        is_full = self.has_items and kept * reduced >= _PACK * _THREADS
-        wanted = (
-            reduced // (_PACK if is_full else 4)
-            if along
-            else min(reduced // 4, 32, max(keeping, _THREADS // max(1, kept)))
-        )
-        lanes = min(_MOST_LANES if keeping == _MOST_LANES else 256, 1 << max(0, wanted.bit_length() - 1))
-        threads = 256 if along or loops == 1 or lanes == 1 else 512
-        rows = min(max(1, threads // lanes), 1 << max(0, kept - 1).bit_length())
-        return max(rows, -(-32 // lanes)), lanes
-
-    def _usual_parts(self, rows: int) -> int:
-        """Return how many blocks a row has, a power of two, so that some hundreds are busy."""
-        blocks = -(-hint(self.kept) // rows)
-        most = max(1, min(_BLOCKS // blocks, hint(self.reduced) // _LEAST_PART))
-        return 1 << min(8, most.bit_length() - 1)
 
     def _is_loop(self, step: int) -> bool:
         return self.reduced is not None and step % 2 == 0
@@ -420,7 +389,7 @@ class NestWriter:
     def _of_items(self, statements: Sequence[str]) -> list[str]:
         """The statements for each of the elements that a thread has at once, with the places of these."""
         if not self.has_items:
-            return [*self._places(self.number, self.dimensions), *statements]
+            return [*in_order(self.number, self.dimensions), *statements]
         symbol, number = self.item[0], self.number
         places = [f"const index_t {one} = {start(one)} + item;" for one in dict.fromkeys((number, symbol))]
         dimensions = [*self.dimensions[:-1], *((start(one), size) for one, size in self.dimensions[-1:])]
@@ -429,7 +398,7 @@ class NestWriter:
         across = None if self.is_in_order else _most(self.across, but=symbol)
         once, each = in_front(statements, {"item", str(symbol), str(number)})
         return [
-            *(self._places(start(number), dimensions) if across is None else self._in_turn(across, dimensions)),
+            *(in_turn(start(number), dimensions, across) if across else in_order(start(number), dimensions)),
             *once,
             *(f"const auto {name} = {text};" for text, name in self.packs.items()),
             *self.puts[::2],
@@ -455,37 +424,6 @@ class NestWriter:
         of_reduced = self._variables(R, reduced) if of_reduced is None else of_reduced
         run_body(self.handler, node._body, of_kept, of_reduced)
 
-    def _places(self, number: sympy.Symbol, dimensions: Sequence[tuple[sympy.Symbol, sympy.Expr]]) -> list[str]:
-        """Declarations of the finest dimensions, of what is numbered."""
-        if len(dimensions) <= 1:
-            return []
-        lines = []
-        for at, (symbol, size) in enumerate(dimensions):
-            behind = sympy.prod([one for _, one in dimensions[at + 1 :]])
-            whole = str(number) if behind == 1 else f"{number} / {_factor(behind)}"
-            lines.append(f"const index_t {symbol} = {whole}{f' % {_factor(size)}' if at else ''};")
-        return lines
-
-    @staticmethod
-    def _in_turn(across: sympy.Symbol, dimensions: Sequence[tuple[sympy.Symbol, sympy.Expr]]) -> list[str]:
-        """Declarations of the finest dimensions, where neighbours of one tensor lie along another than a thread's own.
-
-        Neighbouring threads have neighbours along that one, whose elements fill a sector of memory as a thread's own
-        do; so neither tensor is read or written in parts of sectors.
-        """
-        at = [symbol for symbol, _ in dimensions].index(across)
-        size, (last, own) = _factor(dimensions[at][1]), dimensions[-1]
-        lines = [f"constexpr int turns = common({_TURNS}, {cpp(product_of(dimensions[at][1]))});"]
-        for place, (symbol, of_one) in enumerate(dimensions[:-1]):
-            behind = _factor(sympy.prod([one for _, one in dimensions[place + 1 :]]))
-            whole = f"{K}_start / {behind}" if place < at else f"{K}_start / ({behind}*turns)"
-            if place == at:
-                whole = f"{whole}{f' % ({size} / turns)' if at else ''} * turns + {K}_start / items % turns"
-            else:
-                whole += f" % {_factor(of_one)}" if place else ""
-            lines.append(f"const index_t {symbol} = {whole};")
-        return [*lines, f"const index_t {last} = {K}_start / (items * turns) % ({_factor(own)} / items) * items;"]
-
     def _variables(self, number: sympy.Expr, sizes: Sequence[sympy.Expr]) -> list[sympy.Expr]:
         """The places along dimensions of what is numbered; each has a name where there are several."""
         if len(sizes) <= 1:
@@ -497,9 +435,9 @@ class NestWriter:
                 found.append(sympy.Integer(0))
                 continue
             behind = sympy.prod(sizes[at + 1 :])
-            whole = cpp(number) if behind == 1 else f"{_factor(number)} / {_factor(behind)}"
+            whole = cpp(number) if behind == 1 else f"{factor(number)} / {factor(behind)}"
             is_first = all(one == 1 for one in sizes[:at])
-            text = whole if is_first else f"{whole if behind != 1 else _factor(number)} % {_factor(size)}"
+            text = whole if is_first else f"{whole if behind != 1 else factor(number)} % {factor(size)}"
             if number.has(R):
                 name = handler.named(f"index_t({text})", "i")
                 self.along_rows.add(name)
@@ -547,23 +485,11 @@ class NestWriter:
                     votes += elements if str(symbol) in self.along_rows else -elements
         return votes > 0
 
-    def _joins(self, loops: int) -> int:
-        """How many values are joined of the parts of rows that several blocks may have; 0 where a row has one."""
-        is_simple = loops == 1 and not any(map(_is_scan, self.nodes))
-        if not is_simple or hint(self.kept) > _MOST_SPLIT or hint(self.reduced) < 2 * _LEAST_PART:
-            return 0
-        return len(self.reductions)
-
 
 def _most(counts: Mapping[sympy.Symbol, int], but: sympy.Symbol) -> sympy.Symbol | None:
     """What is counted most often, other than one of them; None where nothing is."""
     found = max((one for one in counts if one != but), key=counts.__getitem__, default=None)
     return found if found is not None and counts[found] else None
-
-
-def _factor(expression: sympy.Expr) -> str:
-    text = cpp(product_of(expression))
-    return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
 def _is_scan(node: SchedulerNode) -> bool:
@@ -627,11 +553,6 @@ def nest_pass(
     has_items = not any(node.is_reduction() for node in nodes)
     writer = NestWriter(name, nodes, main, needed, kinds, has_items=has_items)
     made = writer.write()
-    if has_items:
-        along = writer.better_along()
-        return (
-            made if along is None else NestWriter(name, nodes, main, needed, kinds, has_items=True, along=along).write()
-        )
-    if any(map(_is_scan, nodes)) or not writer.neighbours_are_lanes():
-        return made
-    return NestWriter(name, nodes, main, needed, kinds, has_items=True).write()
+    along = writer.better_along() if has_items else None
+    is_best = along is None if has_items else any(map(_is_scan, nodes)) or not writer.neighbours_are_lanes()
+    return made if is_best else NestWriter(name, nodes, main, needed, kinds, has_items=True, along=along).write()

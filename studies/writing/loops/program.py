@@ -12,7 +12,6 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor import ir
-from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import bound_sympy
 
@@ -20,7 +19,8 @@ from tunebench.kernels.blocks.block import fast_math_line
 from tunebench.studies.writing.loops.body import TEXTS, type_of
 from tunebench.studies.writing.loops.domain import hint
 from tunebench.studies.writing.loops.expressions import cpp, python, tidy
-from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, UnloweredError, group_of
+from tunebench.studies.writing.loops.in_place import in_their_place, reads, writes, written_in_place
+from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, UnloweredError
 from tunebench.studies.writing.loops.nest import Pass, UnfusedError, may_join, nest_pass
 from tunebench.tuner.space import CPP_WORDS
 
@@ -92,15 +92,16 @@ class ProgramWriter:
         with V.set_graph_handler(lowered.graph):
             results = [self._result(node) for node in lowered.results]
             main = self._main()
-            shaped = {name for name, _ in results} | {self._result(node)[0] for node in lowered.changes.values()}
+            changes = {path: self._result(node) for path, node in lowered.changes.items()}
+            shaped = {name for name, _ in (*results, *changes.values())}
             for one in lowered.nests:
                 if isinstance(one, Product):
-                    shaped |= {one.name, *_reads(one)}
+                    shaped |= {one.name, *reads(one)}
             kinds = self._kinds(main, shaped)
             nests = self._joined(main, kinds, shaped)
-            in_place = self._in_place(nests, kinds, {name for name, _ in results})
+            in_place = written_in_place(lowered, nests, kinds, changes, {name for name, _ in results})
             steps = [_step(nests, at, main, kinds, shaped) for at in range(len(nests))]
-            steps = [_in_their_place(one, in_place) if isinstance(one, Pass) else one for one in steps]
+            steps = [in_their_place(one, in_place) if isinstance(one, Pass) else one for one in steps]
             passes = tuple(one for one in steps if isinstance(one, Pass))
             products = [one for one in steps if isinstance(one, Product)]
             if any(V.graph.get_dtype(one.name) != main for one in products):
@@ -117,7 +118,7 @@ class ProgramWriter:
                 tuple(self._conditions()),
                 (
                     *self._launches(steps, shaped),
-                    *self._changes(in_place),
+                    *(f"{path}.copy_({text})" for path, (name, text) in changes.items() if name not in in_place),
                     f"return {lowered.form.format(*(text for _, text in results))}",
                 ),
                 "torch.Tensor" if lowered.form == "{0}" else "object",
@@ -138,8 +139,8 @@ class ProgramWriter:
         while at < len(nests):
             first = nests[at]
             for other in range(at + 1, len(nests)):
-                later, between = nests[other], set().union(*(_writes(one) for one in nests[at + 1 : other]))
-                if isinstance(first, Product) or isinstance(later, Product) or _reads(later) & between:
+                later, between = nests[other], set().union(*(writes(one) for one in nests[at + 1 : other]))
+                if isinstance(first, Product) or isinstance(later, Product) or reads(later) & between:
                     continue
                 if may_join(first, later):
                     joined = [*nests[:at], (*first, *later), *nests[at + 1 : other], *nests[other + 1 :]]
@@ -150,31 +151,6 @@ class ProgramWriter:
             else:
                 at += 1
         return nests
-
-    def _in_place(self, nests: Sequence[Nest | Product], kinds: Mapping[str, str], results: Set[str]) -> dict[str, str]:
-        """Return the tensors of the module that a pass writes into, by the names of what it makes of them.
-
-        Nothing reads such a tensor but the node that makes it anew, each element in its place. Where all threads of a
-        row compute what only its first one stores, no element of the row is made of it.
-        """
-        given = {place.text: name for name, place in self.lowered.places.items()}
-        nodes = [node for nest in nests if not isinstance(nest, Product) for node in nest]
-        read = set(results).union(*(_reads(nest) for nest in nests if isinstance(nest, Product)))
-        found: dict[str, str] = {}
-        for path, changed in self.lowered.changes.items():
-            name, text = self._result(changed)
-            old = given.get(path, "")
-            if not old or text != name or {name, old} & (read | found.keys()) or kinds[name] != kinds[old]:
-                continue
-            layouts = [V.graph.get_buffer(name).get_layout(), V.graph.graph_inputs[old].get_layout()]
-            is_alike = layouts[0].size == layouts[1].size and all(one.is_contiguous() for one in layouts)
-            (writer,) = (node for node in nodes if name in node.get_buffer_names())
-            readers = [node for node in nodes if old in _reads((node,))]
-            own = {dep.rename({name: old}) for dep in writer.read_writes.writes}
-            is_alone = readers in ([], [writer]) and {d for d in writer.read_writes.reads if d.name == old} <= own
-            if is_alike and is_alone and _is_written_once(name, writer, nests):
-                found[name] = old
-        return found
 
     def _symbols(self) -> dict[sympy.Symbol, str]:
         """Names for the sizes that are unknown: that of an argument, and its dimension."""
@@ -212,7 +188,7 @@ class ProgramWriter:
 
         What only passes read is of the type that is computed in, where it is small beside the largest tensor.
         """
-        own = [name for nest in self.lowered.nests for name in _writes(nest)]
+        own = [name for nest in self.lowered.nests for name in writes(nest)]
         counts = {name: hint(V.graph.get_numel(name)) for name in [*self.lowered.places, *own]}
         kinds = {}
         for name, count in counts.items():
@@ -336,11 +312,6 @@ class ProgramWriter:
             raise UnloweredError("no tensor of a floating type")
         return self._value(floating[0])
 
-    def _changes(self, in_place: Mapping[str, str]) -> Iterator[str]:
-        for path, node in self.lowered.changes.items():
-            if (made := self._result(node)[1]) not in in_place:
-                yield f"{path}.copy_({made})"
-
     def _sizes(self) -> dict[str, tuple[str, int]]:
         return {name: (name.rpartition("_")[0], int(name.rpartition("_")[2])) for name in self.names.values()}
 
@@ -385,29 +356,6 @@ def _is_in_columns(layout: ir.Layout) -> bool:
     return bool(ir.FixedLayout(layout.device, layout.dtype, size, stride).is_contiguous())
 
 
-def _reads(nest: Sequence[SchedulerNode] | Product) -> set[str]:
-    if isinstance(nest, Product):
-        return {one.get_name() for one in nest.inputs}
-    return {dep.name for node in nest for dep in node.read_writes.reads}
-
-
-def _is_written_once(name: str, writer: SchedulerNode, nests: Sequence[Nest | Product]) -> bool:
-    """Whether one thread alone computes each element of a buffer or needs it, once: behind the sums of its row."""
-    nest = next(one for one in nests if not isinstance(one, Product) and writer in one)
-    sums = [node for node in nest if node.is_reduction()]
-    if not sums:
-        return True
-    is_behind = writer in sums or not _reads((writer,)).isdisjoint(_writes(sums))
-    is_of_rows = group_of(writer)[0] == group_of(sums[0])[0]
-    return is_behind and is_of_rows and name not in _reads([node for node in nest if node is not writer])
-
-
-def _writes(nest: Sequence[SchedulerNode] | Product) -> set[str]:
-    if isinstance(nest, Product):
-        return {nest.name}
-    return {name for node in nest for name in node.get_buffer_names()}
-
-
 def _step(
     nests: Sequence[Nest | Product], at: int, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]
 ) -> Pass | Product:
@@ -416,18 +364,7 @@ def _step(
     if isinstance(nest, Product):
         return nest
     others = [one for place, one in enumerate(nests) if place != at]
-    return nest_pass(f"pass_{at + 1}", nest, main, set(results).union(*map(_reads, others)), kinds)
-
-
-def _in_their_place(one: Pass, places: Mapping[str, str]) -> Pass:
-    """A pass that writes what becomes of tensors of the module into these, by the names of the one and the other."""
-    own = {tensor.name: places[tensor.name] for tensor in one.tensors if tensor.name in places}
-    text = one.text
-    for name, place in own.items():
-        text = re.sub(rf"const [\w ]+\* __restrict__ {place}, ", "", text)
-        text = re.sub(rf"\b{name}\b", place, text)
-    kept = [tensor for tensor in one.tensors if tensor.name not in own.values()]
-    return replace(one, text=text, tensors=tuple(replace(each, name=own.get(each.name, each.name)) for each in kept))
+    return nest_pass(f"pass_{at + 1}", nest, main, set(results).union(*map(reads, others)), kinds)
 
 
 def source_of(programs: Sequence[Program], *, is_alone: bool = True) -> str:

@@ -421,6 +421,29 @@ class Average(nn.Module):
         return torch.relu(x - self.mean)
 
 
+class Remembering(nn.Module):
+    """Keeps a product, and what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("product", torch.zeros(4, 4))
+        self.register_buffer("last", torch.zeros(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.product.copy_(x @ x)
+        self.last.copy_(x)
+        return torch.relu(x)
+
+
+def test_what_no_pass_makes_is_copied(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Remembering(), torch.randn(4, 4)
+    case = Case(model, {"kept_x": x})
+    torch.testing.assert_close(run({"kept": case}, tmp_path)["kept"], torch.relu(x))
+    torch.testing.assert_close(model.product, x @ x)
+    assert torch.equal(model.last, x)
+
+
 def test_what_all_threads_of_a_row_need_moves_when_they_are_done(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x = Average(), torch.randn(8, 32)
