@@ -6,6 +6,7 @@ lock on one byte of the file `NAME-claims` beside the database. Nothing of it is
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -13,6 +14,7 @@ import struct
 from pathlib import Path
 
 from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from tunebench.db.connection.database import Database
 from tunebench.db.connection.engine import file_of, translated
@@ -62,7 +64,9 @@ class Claims:
             os.close(self._file)
             self._file = None
         if self._session is not None:
-            # A session that went back to the pool would keep its locks.
+            # The server notices only in its own time that a session has ended; one that is lost has no locks.
+            with contextlib.suppress(SQLAlchemyError):
+                self._session.execute(select(func.pg_advisory_unlock_all()))
             self._session.invalidate()
             self._session.close()
             self._session = None

@@ -1,4 +1,4 @@
-"""What nests read and write, and what they write in its own place: statistics that a call moves."""
+"""Nests read and write buffers; what a call makes of the module's statistics is written where these are."""
 
 from __future__ import annotations
 

@@ -487,7 +487,7 @@ class NestWriter:
 
 
 def _most(counts: Mapping[sympy.Symbol, int], but: sympy.Symbol) -> sympy.Symbol | None:
-    """What is counted most often, other than one of them; None where nothing is."""
+    """The symbol that is counted most often, other than one of them; None where none is counted."""
     found = max((one for one in counts if one != but), key=counts.__getitem__, default=None)
     return found if found is not None and counts[found] else None
 
