@@ -100,7 +100,7 @@ class Conv(Block):
     filters_at: ClassVar[int] = -1
     """The place of the filters among the arguments of `forward`; -1 of those that the module has."""
     output_layout: ClassVar[str] = ""
-    """The layout of the output: nchw, or nothing for torch's, which is that of the images."""
+    """The layout of the output: nchw, unless the filters are channels-last; nothing for torch's."""
     is_plain: ClassVar[bool] = False
     """Whether nothing is behind the layer."""
 
@@ -159,9 +159,7 @@ class Conv(Block):
         if x.shape[1] != channels or min(output) < 1:
             few = f"the images have {x.shape[1]} channels, not the filters'"
             return self.unserved(few if x.shape[1] != channels else "the filters are larger than the images")
-        own, layout = (
-            ("nchw", "nchw") if dimensions == 3 else (str(layout_of(x)), self.output_layout or output_layout(x, layer))
-        )
+        own, layout = ("nchw", "nchw") if dimensions == 3 else (str(layout_of(x)), self._layout_of_output(x, layer))
         if reason := self._misfit(given, output, layout):
             return self.unserved(reason)
         height, width = geometry.kernel[-2:]
@@ -177,6 +175,11 @@ class Conv(Block):
         if isinstance(found, torch.Tensor):
             return filters_of(found, self.windows)
         return found if isinstance(found, LAYERS) else None
+
+    def _layout_of_output(self, x: torch.Tensor, layer: Layer) -> str:
+        """Return the layout of the reference's output, whose images lie otherwise where the class says its layout."""
+        is_told = self.output_layout and layout_of(layer.weight) != "channels_last"
+        return self.output_layout if is_told else output_layout(x, layer)
 
     def _misfit(self, inputs: tuple[Any, ...], output: tuple[int, ...], layout: str) -> str:
         """Return which operand is another than the kernel reads; empty where none is."""

@@ -195,6 +195,21 @@ def test_passes_make_images_as_a_convolution_takes_them(
     assert_served(file, torch.randn(2, images, 8, 8))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_what_is_convolved_of_images_that_passes_make_lies_as_torchs(
+    memory_format: torch.memory_format, tmp_path: Path
+) -> None:
+    made, inputs = "self.conv = nn.Conv2d(16, 4, 3)", "torch.randn(2, 16, 8, 8)"
+    model = made_from(problem(tmp_path, "return torch.relu(self.conv(torch.sin(x)))", made, inputs=inputs))
+    model.to(memory_format=memory_format)
+    x = torch.randn(2, 16, 8, 8)
+    assert model.problem(x) is not None, model.reason
+    found, reference = model(x), model.reference_forward(x)
+    torch.testing.assert_close(found, reference)
+    assert found.stride() == reference.stride()
+
+
 def test_rows_without_their_dimension_are_not_put_beside_elements(tmp_path: Path) -> None:
     reason = why_none(problem(tmp_path, "return x.exp().tanh() * x.sum(1)", inputs="torch.randn(10, 10)"))
     assert reason == "no block has sum"
