@@ -27,17 +27,10 @@ def short_sums(graph: fx.Graph) -> Iterator[tuple[fx.Node, Any]]:
             continue
         x, dims, _ = _arguments(node)
         given, result = x.meta["val"], node.meta["val"]
-        if len(dims) != 1:
-            continue
-        (dim,) = dims
-        size = given.shape[dim]
-        is_across = dim % given.dim() < given.dim() - 1
-        if (
-            is_across
-            and given.is_floating_point()
-            and 1 < _hint(size) <= _MOST
-            and _hint(result.numel()) >= _LEAST_RESULTS
-        ):
+        if len(dims) != 1 or not given.is_floating_point() or dims[0] % max(1, given.dim()) >= given.dim() - 1:
+            continue  # of integers, of several dimensions or of none, or along memory
+        size = given.shape[dims[0]]
+        if 1 < _hint(size) <= _MOST and _hint(result.numel()) >= _LEAST_RESULTS:
             yield node, size
 
 
@@ -48,7 +41,7 @@ def add_short_sums(graph: fx.Graph) -> None:
         if not statically_known_true(size == count):
             continue
         given, (dim,), keepdim = _arguments(node)
-        wide = torch.promote_types(given.meta["val"].dtype, torch.float32)
+        wide = torch.promote_types(torch.promote_types(given.meta["val"].dtype, torch.float32), node.meta["val"].dtype)
         convert = torch.ops.prims.convert_element_type.default
         with graph.inserting_before(node):
             parts = [added(graph, convert, added(graph, _aten.select.int, given, dim, at), wide) for at in range(count)]
@@ -69,4 +62,5 @@ def _arguments(node: fx.Node) -> tuple[Any, Sequence[int], bool]:
 
 
 def _hint(size: Any) -> int:
-    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
+    """A size as it is in the problem that is written for; 0 where nobody knows."""
+    return int(size.node.hint or 0) if isinstance(size, torch.SymInt) else int(size)

@@ -366,6 +366,18 @@ def test_short_sums_across_memory_are_additions(
     torch.testing.assert_close(found, forward(case.inputs["few_x"]), rtol=bound, atol=bound)
 
 
+def test_sums_of_single_numbers_and_of_integers_are_torchs(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(300, 3, 256)
+    cases = {
+        "number": Case(Called(lambda x: (x + 1).sum(0)), {"number_x": torch.tensor(2.5)}),
+        "whole": Case(Called(lambda x: (x * 9).long().sum(1)), {"whole_x": x}),
+    }
+    for name, found in run(cases, tmp_path).items():
+        (given,) = cases[name].inputs.values()
+        torch.testing.assert_close(found, cases[name].model(given))
+
+
 def test_a_row_that_a_tensor_names_is_read_in_packs_where_it_is_one_for_all_elements(tmp_path: Path) -> None:
     torch.manual_seed(0)
     places, table = torch.tensor([3, -1, 0, 2, 3]), torch.randn(4, 24)
