@@ -111,6 +111,8 @@ class Conv(Block):
         """Design passes around a library's convolution, and the kernel that does without."""
         if not isinstance(getattr(cls, "layer", None), str):
             raise cls.wrong("layer", 'give the path of a convolution in the module, such as "conv"')
+        if cls.output_layout not in ("", "nchw"):
+            raise cls.wrong("output_layout", f'there is no {cls.output_layout!r}: give "nchw", or nothing for torch\'s')
         text = cls.text("function")
         found = cls.operands({"function": text}, ("value",))
         cls.is_plain = text.strip() == "value"

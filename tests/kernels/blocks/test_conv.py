@@ -305,6 +305,10 @@ def forward(self, x: torch.Tensor) -> torch.Tensor:
             'layer = "conv"\nfunction = "relu(value)"\nwindows = {"stride": [2, 2]}',
             r"windows: 'stride' is \[2, 2\]: give a number, or a tuple of one for each side",
         ),
+        (
+            'layer = "conv"\nfunction = "relu(value)"\noutput_layout = "nhwc"',
+            "output_layout: there is no 'nhwc': give \"nchw\", or nothing for torch's",
+        ),
     ],
 )
 def test_wrong_attributes_are_one_line(tmp_path: Path, block: str, message: str) -> None:
