@@ -308,14 +308,17 @@ def _decomposed(exported: torch.export.ExportedProgram) -> torch.export.Exported
 
 @contextlib.contextmanager
 def _on_any_batch() -> Iterator[None]:
-    """Within it no size of a batch decides by which of a CPU's libraries torch convolves."""
-    libraries: Any = torch.backends.mkldnn
-    was_enabled, libraries.enabled = libraries.enabled, False
+    """Within it no size of a batch decides by which of a CPU's libraries torch convolves.
+
+    Programs may have frozen torch's global flags (`torch.backends.disable_global_flags`).
+    """
+    was_enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
     try:
         with torch.backends.nnpack.flags(enabled=False):
             yield
     finally:
-        libraries.enabled = was_enabled
+        torch._C._set_mkldnn_enabled(was_enabled)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -222,6 +223,16 @@ def test_images_of_one_channel_may_lie_either_way(tmp_path: Path) -> None:
     other = torch.empty_strided(x.shape, (42, 1, 6, 1)).copy_(x)
     assert other.is_contiguous() and not model[0](other).is_contiguous()
     torch.testing.assert_close(result_of(Case(model, {"gray": other}), program, plan), model(x))
+
+
+def test_frozen_flags_of_torchs_are_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: Any = torch.backends.flags_frozen
+    monkeypatch.setitem(known.__globals__, "__allow_nonbracketed_mutation_flag", False)
+    was_enabled = torch.backends.mkldnn.enabled
+    with pytest.raises(RuntimeError, match="disable_global_flags"):
+        torch.backends.mkldnn.enabled = not was_enabled
+    assert program_of(Case(nn.Conv2d(3, 4, 3), {"x": torch.randn(2, 3, 7, 6)}), "frozen").lines
+    assert torch.backends.mkldnn.enabled == was_enabled
 
 
 def test_networks_and_errors_without_a_text_are_a_reason() -> None:
