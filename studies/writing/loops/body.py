@@ -109,7 +109,7 @@ def literal(value: Any, kind: str) -> str:
 
 _DECLARED, _WORD = re.compile(r"const auto (\w+) = "), re.compile(r"\w+")
 _HERE_ALONE = re.compile(r"\[|\bchecked\(|\brequire\(|div\(|%")
-"""What is for no element that a condition does not hold for: memory, and what traps."""
+"""Statements with these stay behind their condition: they read memory, or may trap."""
 
 
 def in_front(

@@ -22,8 +22,9 @@ def written_in_place(
 ) -> dict[str, str]:
     """Return the tensors of the module that a pass writes into, by the names of what it makes of them.
 
-    Nothing reads such a tensor but the node that makes it anew, each element in its place. Where all threads of a
-    row compute what only its first one stores, no element of the row is made of it.
+    Nothing else is to become what it becomes, or what it was, and nothing reads it but the node that makes it anew,
+    each element in its place. Where all threads of a row compute what only its first one stores, no element of the row
+    is made of it.
 
     Args:
         kinds: of the elements of all buffers.
@@ -36,7 +37,8 @@ def written_in_place(
     found: dict[str, str] = {}
     for path, (name, text) in changes.items():
         old = given.get(path, "")
-        if not old or text != name or {name, old} & (others | found.keys()) or kinds[name] != kinds[old]:
+        needed = others.union(own for place, (own, _) in changes.items() if place != path)
+        if not old or text != name or {name, old} & needed or kinds[name] != kinds[old]:
             continue
         layouts = [V.graph.get_buffer(name).get_layout(), V.graph.graph_inputs[old].get_layout()]
         is_alike = layouts[0].size == layouts[1].size and all(one.is_contiguous() for one in layouts)

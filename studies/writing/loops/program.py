@@ -118,7 +118,7 @@ class ProgramWriter:
                 tuple(self._conditions()),
                 (
                     *self._launches(steps, shaped),
-                    *(f"{path}.copy_({text})" for path, (name, text) in changes.items() if name not in in_place),
+                    *self._changes({path: one for path, one in changes.items() if one[0] not in in_place}),
                     f"return {lowered.form.format(*(text for _, text in results))}",
                 ),
                 "torch.Tensor" if lowered.form == "{0}" else "object",
@@ -311,6 +311,16 @@ class ProgramWriter:
         if not floating:
             raise UnloweredError("no tensor of a floating type")
         return self._value(floating[0])
+
+    def _changes(self, changes: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+        """Statements that change tensors of the module; what one of them becomes that another was is kept before."""
+        moved = {name for name, place in self.lowered.places.items() if place.text in changes}
+        texts = {path: text for path, (_, text) in changes.items()}
+        for number, path in enumerate(path for path, (name, _) in changes.items() if name in moved):
+            yield f"_old{number} = {texts[path]}.clone()"
+            texts[path] = f"_old{number}"
+        for path, text in texts.items():
+            yield f"{path}.copy_({text})"
 
     def _sizes(self) -> dict[str, tuple[str, int]]:
         return {name: (name.rpartition("_")[0], int(name.rpartition("_")[2])) for name in self.names.values()}

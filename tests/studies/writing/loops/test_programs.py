@@ -467,6 +467,34 @@ def test_what_no_pass_makes_is_copied(tmp_path: Path) -> None:
     assert torch.equal(model.last, x)
 
 
+class Remembered(nn.Module):
+    """Keeps a value, and the one before it."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        for name in names:
+            self.register_buffer(name, torch.zeros(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.before.copy_(self.now)
+        self.now.copy_(x.exp() + self.now)
+        return torch.relu(x)
+
+
+@pytest.mark.parametrize("names", [("before", "now"), ("now", "before")])
+def test_a_tensor_that_becomes_what_another_was_is_copied_before_that_moves(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model, x = Remembered(*names), torch.randn(4, 4)
+    reference, case = copy.deepcopy(model), Case(model, {"twin_x": x})
+    program = program_of(case, "twin")
+    plan = plan_of({"twin": case}, {"twin": program}, tmp_path)
+    for _ in range(2):
+        torch.testing.assert_close(result_of(case, program, plan), reference(x))
+    torch.testing.assert_close(model.state_dict(), reference.state_dict())
+
+
 def test_what_all_threads_of_a_row_need_moves_when_they_are_done(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x = Average(), torch.randn(8, 32)
