@@ -334,35 +334,58 @@ template <int rows, int lanes, bool neighbours_are_lanes> struct Threads {
         return mine;
     }
 
-    // What the lanes up to this one have, joined with what came before; `before` becomes that of all lanes.
-    template <class T, class Join>
-    static __device__ __forceinline__ T scan(T mine, T& before, bool is_first, Join join) {
-        if constexpr (lanes == 1) {
-            return before = is_first ? mine : join(before, mine);
-        } else {
-            const int of_warp = lane() % shuffled, warp = lane() / shuffled;
+    // Makes of each element of a thread what all elements up to it make, with those of the lanes before this one and what
+    // came before; `before` becomes that of all elements of all lanes.
+    template <int number, class T, class Join>
+    static __device__ __forceinline__ void scan(T (&mine)[number], T& before, bool is_first, Join join) {
 #pragma unroll
-            for (int distance = 1; distance < shuffled; distance *= 2) {
-                const T other =
-                    from_lane(mine, [&](unsigned word) { return __shfl_up_sync(0xFFFFFFFFu, word, distance, shuffled); });
-                mine = of_warp >= distance ? join(other, mine) : mine;
-            }
+        for (int i = 1; i < number; ++i) {
+            mine[i] = join(mine[i - 1], mine[i]);
+        }
+        T all = mine[number - 1], earlier = before;
+        bool is_nothing = is_first;  // nothing is before this lane
+        const auto add = [&](T more) {
+            earlier = is_nothing ? more : join(earlier, more);
+            is_nothing = false;
+        };
+        const int of_warp = lane() % shuffled, warp = lane() / shuffled;
+        const auto from_below = [&](int distance) {
+            return from_lane(all, [&](unsigned word) { return __shfl_up_sync(0xFFFFFFFFu, word, distance, shuffled); });
+        };
+#pragma unroll
+        for (int distance = 1; distance < shuffled; distance *= 2) {
+            const T other = from_below(distance);
+            all = of_warp >= distance ? join(other, all) : all;
+        }
+        const T beside = shuffled > 1 ? from_below(1) : all;
+        if constexpr (lanes > shuffled) {
             __shared__ T shared[rows][lanes / shuffled];
             __syncthreads();
             if (of_warp == shuffled - 1) {
-                shared[row()][warp] = mine;
+                shared[row()][warp] = all;
             }
             __syncthreads();
-            T all = shared[row()][0], earlier = all;
+            all = shared[row()][0];
+            T of_warps = all;
             for (int part = 1; part < lanes / shuffled; ++part) {
-                earlier = part < warp ? join(earlier, shared[row()][part]) : earlier;
+                of_warps = part < warp ? join(of_warps, shared[row()][part]) : of_warps;
                 all = join(all, shared[row()][part]);
             }
-            mine = warp > 0 ? join(earlier, mine) : mine;
-            mine = is_first ? mine : join(before, mine);
-            before = is_first ? all : join(before, all);
-            return mine;
+            if (warp > 0) {
+                add(of_warps);
+            }
+        } else if constexpr (shuffled > 1) {
+            all = from_lane(
+                all, [&](unsigned word) { return __shfl_sync(0xFFFFFFFFu, word, shuffled - 1, shuffled); });
         }
+        if (of_warp > 0) {
+            add(beside);
+        }
+#pragma unroll
+        for (int i = 0; i < number; ++i) {
+            mine[i] = is_nothing ? mine[i] : join(earlier, mine[i]);
+        }
+        before = is_first ? all : join(before, all);
     }
 };
 

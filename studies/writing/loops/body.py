@@ -108,6 +108,7 @@ def literal(value: Any, kind: str) -> str:
 
 
 _DECLARED, _WORD = re.compile(r"const auto (\w+) = "), re.compile(r"\w+")
+_NAMED = re.compile(r"const [\w ]+ (\w+) = ")
 _HERE_ALONE = re.compile(r"\[|\bchecked\(|\brequire\(|div\(|%")
 """Statements with these stay behind their condition: they read memory, or may trap."""
 
@@ -130,6 +131,16 @@ def in_front(
             within.append(one)
             own |= {name[1]} if name else set()
     return before, within
+
+
+def made_from(value: str, statements: Sequence[str]) -> list[str]:
+    """Return those of a scope's statements that a value is made from."""
+    found, used = list[str](), set(_WORD.findall(value))
+    for one in reversed(statements):
+        if (name := _NAMED.match(one)) and name[1] in used:
+            found.append(one)
+            used.update(_WORD.findall(one))
+    return found[::-1]
 
 
 @dataclass

@@ -21,7 +21,7 @@ from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from tunebench.studies.writing.loops.body import Handler, Lines, cast, in_front, run_body, type_of
+from tunebench.studies.writing.loops.body import Handler, Lines, cast, in_front, made_from, run_body, type_of
 from tunebench.studies.writing.loops.domain import Domain, hint, is_by_rows, simplified
 from tunebench.studies.writing.loops.entry import LOOPS_END, Entry, K, R, Tensor, loop, start
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
@@ -138,6 +138,7 @@ class NestWriter:
         self.has_items = has_items
         self.packs: dict[str, str] = {}
         self.puts: list[str] = []
+        self.scans: list[str] = []
         self.stores: dict[str, list[str]] = {}
         self.is_numbered, self.is_in_order = False, True
 
@@ -232,7 +233,7 @@ class NestWriter:
         if width := self._width(index):
             handler.count += 1
             pack = f"made{handler.count}"  # no other loop's: a store that nothing reads goes by its lines
-            put = f"write<{width}>({self._pointer(name, index)}, {pack});"
+            put = f"{self.guard}write<{width}>({self._pointer(name, index)}, {pack});"
             self.puts += [f"Pack<{self.kinds[name]}, items> {pack};", put]
             text = f"{pack}.of[item] = {value};"
             self.stores.setdefault(name, []).extend([*self.puts[-2:], text])
@@ -249,7 +250,7 @@ class NestWriter:
         name = self.reductions[self.step, text, value] = f"all{handler.count}"
         self.declared.append(f"{kind} {name} = {start};")
         if join == "Spread" and self.has_items:
-            self.puts += [f"accumulator_t of_{name}[items];", f"{name} = Spread::add({name}, of_{name});"]
+            self.puts += [f"accumulator_t of_{name}[items];", f"{self.guard}{name} = Spread::add({name}, of_{name});"]
             handler.lines.statements.append(f"of_{name}[item] = {value};")
         else:
             handler.lines.statements.append(f"{self.guard}{name} = {text.format(name, value)};")
@@ -269,13 +270,15 @@ class NestWriter:
     def scan(self, handler: Handler, kind: str, join: str, value: str) -> str:
         """Return what the elements of a row up to this one make."""
         handler.count += 1
-        carry = f"before{handler.count}"
+        carry, name = f"before{handler.count}", f"upto{handler.count}"
+        number, at = ("items", "item") if self.has_items else (1, 0)
         self.declared.append(f"{kind} {carry} = 0;")
-        name = f"t{handler.count}"
-        handler.lines.statements.append(
-            f"const {kind} {name} = threads::scan({cast(kind)}({value}), {carry}, base == 0, {join});"
-        )
-        return name
+        self.scans += [
+            f"{kind} {name}[{number}];",
+            *self._each([*made_from(value, handler.lines.statements), f"{name}[{at}] = {cast(kind)}({value});"]),
+            f"threads::scan({name}, {carry}, base == 0, {join});",
+        ]
+        return handler.named(f"{name}[{at}]")
 
     def write(self) -> Pass:
         """Return the pass."""
@@ -371,16 +374,17 @@ class NestWriter:
             return made
         is_scan = any(map(_is_scan, nodes))
         self.guard = "if (is_inside) " if is_scan else ""
-        self.packs, self.puts = {}, []
+        self.packs, self.puts, self.scans = {}, [], []
         with handler.scope() as self.scope:
             for node in nodes:
                 self._run(node)
         body = self._of_items(self.scope.statements)
         if is_scan:
+            r, items, one = (start(R), " * items", "items") if self.has_items else (R, "", "1")
             head = [
-                "for (index_t base = 0; base < reduced; base += lanes) {",
-                "const bool is_inside = base + lane < reduced;",
-                "const index_t r = is_inside ? base + lane : reduced - 1;",
+                f"for (index_t base = 0; base < reduced; base += lanes{items}) {{",
+                f"const bool is_inside = base + lane{items} < reduced;",
+                f"const index_t {r} = is_inside ? base + lane{items} : reduced - {one};",
             ]
         else:
             head = [loop(has_items=self.has_items)]
@@ -389,9 +393,8 @@ class NestWriter:
     def _of_items(self, statements: Sequence[str]) -> list[str]:
         """The statements for each of the elements that a thread has at once, with the places of these."""
         if not self.has_items:
-            return [*in_order(self.number, self.dimensions), *statements]
+            return [*in_order(self.number, self.dimensions), *self.scans, *self._each(statements)]
         symbol, number = self.item[0], self.number
-        places = [f"const index_t {one} = {start(one)} + item;" for one in dict.fromkeys((number, symbol))]
         dimensions = [*self.dimensions[:-1], *((start(one), size) for one, size in self.dimensions[-1:])]
         texts = "\n".join((*statements, *self.packs, *self.puts))
         self.is_in_order = len(dimensions) < 2 or re.search(rf"\b{number}(_start)?\b", texts) is not None
@@ -402,13 +405,17 @@ class NestWriter:
             *once,
             *(f"const auto {name} = {text};" for text, name in self.packs.items()),
             *self.puts[::2],
-            "#pragma unroll",
-            "for (int item = 0; item < items; ++item) {",
-            *places,
-            *each,
-            "}",
+            *self.scans,
+            *self._each(each),
             *self.puts[1::2],
         ]
+
+    def _each(self, statements: Sequence[str]) -> list[str]:
+        """Statements for each of the elements that a thread has at once."""
+        if not self.has_items:
+            return list(statements)
+        places = [f"const index_t {one} = {start(one)} + item;" for one in dict.fromkeys((self.number, self.item[0]))]
+        return ["#pragma unroll", "for (int item = 0; item < items; ++item) {", *places, *statements, "}"]
 
     def _run(self, node: SchedulerNode) -> None:
         kept, reduced = node._body.sizes
@@ -455,7 +462,7 @@ class NestWriter:
         kept = [line for line in lines if line not in unneeded]
         for at in range(len(kept) - 1, -1, -1):  # names that nothing uses any more, latest first
             found = re.match(r"const [\w ]+ (\w+) = ", kept[at])
-            if found and "threads::" not in kept[at] and not re.search(rf"\b{found[1]}\b", "\n".join(kept[at + 1 :])):
+            if found and not re.search(rf"\b{found[1]}\b", "\n".join(kept[at + 1 :])):
                 del kept[at]
         return kept
 
@@ -554,5 +561,5 @@ def nest_pass(
     writer = NestWriter(name, nodes, main, needed, kinds, has_items=has_items)
     made = writer.write()
     along = writer.better_along() if has_items else None
-    is_best = along is None if has_items else any(map(_is_scan, nodes)) or not writer.neighbours_are_lanes()
+    is_best = along is None if has_items else not writer.neighbours_are_lanes()
     return made if is_best else NestWriter(name, nodes, main, needed, kinds, has_items=True, along=along).write()
