@@ -35,6 +35,7 @@ from torch.utils._ordered_set import OrderedSet
 from tunebench.studies.writing.loops.copies import keep_transposed
 from tunebench.studies.writing.loops.decompositions import HALVES, decompositions
 from tunebench.studies.writing.loops.domain import is_by_rows
+from tunebench.studies.writing.loops.exclusive_scans import move_into_scans
 from tunebench.studies.writing.loops.short_sums import add_short_sums, short_sums
 from tunebench.studies.writing.new.named_numbers import attribute_text
 from tunebench.tuner.errors import first_line
@@ -236,6 +237,7 @@ def lower(model: nn.Module, inputs: Mapping[str, Any], exported: torch.export.Ex
         if old in name_of:
             name_of[node.name] = name_of.pop(old)
     keep_transposed(module.graph)
+    move_into_scans(module.graph)
     with enable_python_dispatcher():
         add_short_sums(module.graph)
     unused = {node.name for node in module.graph.find_nodes(op="placeholder") if not node.users}

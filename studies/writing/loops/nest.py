@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 import torch
@@ -156,9 +157,10 @@ class NestWriter:
             self.reread.add(name)  # what the same thread wrote in an earlier loop
         kind = type_of(_dtype_of(name), self.main)
         text = f"{name}[{self._place(index)}]"
-        if name not in self.stored and (width := self._width(index)):
-            pack = f"read<items, {width}>({self._pointer(name, index)})"
-            text = f"{self.packs.setdefault(pack, f'pack{len(self.packs)}')}.of[item]"
+        if name not in self.stored and (found := self._pack(name, index)):
+            width, pointer, at = found
+            pack = f"read<items, {width}>({pointer})"
+            text = f"{self.packs.setdefault(pack, f'pack{len(self.packs)}')}.of[{at}]"
         self.read[name] = None
         self._vote(index)
         value = handler.named(f"accumulator_t({text})" if kind == "accumulator_t" else text)
@@ -166,35 +168,38 @@ class NestWriter:
             handler.rounded.add(value)
         return value
 
-    def _width(self, index: sympy.Expr) -> str:
-        """The most neighbours from a place on that are one pack, in C++; empty where they cannot be read at once."""
+    def _pack(self, name: str, index: sympy.Expr) -> tuple[str, str, str] | None:
+        """A pack of the elements that a thread has, in C++; None where they cannot be read at once.
+
+        That is how many are one access at most, a pointer to the first in memory, and the place of `item` behind it.
+        """
         symbol, size = self.item
         if not self.has_items or not self._is_packable(index, symbol):
-            return ""
+            return None
+        is_forwards = coefficient(index, symbol) == 1
+        first = start(symbol) if is_forwards else start(symbol) + sympy.Symbol("items", integer=True) - 1
         # A place is a multiple of what divides each of its terms.
         factors, variable = [size], {*self.handler.ranges, K, R}
-        for term in sympy.Add.make_args(sympy.expand(index - symbol)):
+        for term in sympy.Add.make_args(sympy.expand(index - symbol if is_forwards else index + symbol + 1)):
             own = [one for one in sympy.Mul.make_args(term) if not one.free_symbols & variable]
             factors.append(sympy.prod(own))
         texts = dict.fromkeys(cpp(product_of(one)) for one in factors if one != 0)
-        return f"common(items, {', '.join(texts)})"
+        place = self._place(index.subs(symbol, first))
+        pointer = name if place == "0" else f"{name} + {place}"
+        return f"common(items, {', '.join(texts)})", pointer, "item" if is_forwards else "items - 1 - item"
 
     def _is_packable(self, index: sympy.Expr, symbol: sympy.Symbol) -> bool:
         """Whether neighbours along a dimension can be read or written at once."""
-        rest = index - symbol
-        if self.handler.lines is not self.scope or not self._is_of_items(self.step) or rest.has(symbol):
+        step = coefficient(index, symbol)
+        if self.handler.lines is not self.scope or not self._is_of_items(self.step) or step not in (1, -1):
             return False
+        rest = sympy.expand(index - step * symbol)
         named = (rest.free_symbols & {*self.handler.ranges}) - {*self.domain.ranges, K, R}
         if not named:
             return True
         # A row that a tensor names is the same for all of them where that tensor's element is.
         same, _ = in_front(self.scope.statements, {"item", str(symbol), str(self.number)})
         return all(any(statement.startswith(f"const auto {name} = ") for statement in same) for name in named)
-
-    def _pointer(self, name: str, index: sympy.Expr) -> str:
-        """A pointer to the first of the elements that a thread has at once."""
-        place = self._place(index.subs(self.item[0], start(self.item[0])))
-        return name if place == "0" else f"{name} + {place}"
 
     def _is_of_items(self, step: int) -> bool:
         return self.reduced is None or self._is_loop(step)
@@ -207,8 +212,8 @@ class NestWriter:
         if self._is_loop(self.step):
             self.places.append(index)
         elif self.reduced is None and self._elements(index) * 2 > hint(self.kept):
-            is_across = coefficient(index, self.item[0]) != 1
-            for symbol in [one for one, _ in self.dimensions if coefficient(index, one) == 1]:
+            is_across = coefficient(index, self.item[0]) not in (1, -1)
+            for symbol in [one for one, _ in self.dimensions if coefficient(index, one) in (1, -1)]:
                 self.packable[symbol] = self.packable.get(symbol, 0) + self._is_packable(index, symbol)
                 self.across[symbol] = self.across.get(symbol, 0) + is_across
 
@@ -230,12 +235,13 @@ class NestWriter:
         self.stored[name] = (self.step, index, value)
         self.written[name] = None
         value = f"{cast(self.kinds[name])}({value})"
-        if width := self._width(index):
+        if found := self._pack(name, index):
+            width, pointer, at = found
             handler.count += 1
             pack = f"made{handler.count}"  # no other loop's: a store that nothing reads goes by its lines
-            put = f"{self.guard}write<{width}>({self._pointer(name, index)}, {pack});"
+            put = f"{self.guard}write<{width}>({pointer}, {pack});"
             self.puts += [f"Pack<{self.kinds[name]}, items> {pack};", put]
-            text = f"{pack}.of[item] = {value};"
+            text = f"{pack}.of[{at}] = {value};"
             self.stores.setdefault(name, []).extend([*self.puts[-2:], text])
         else:
             text = f"{self.guard}{name}[{self._place(index)}] = {value};"
@@ -424,12 +430,23 @@ class NestWriter:
             if variables is None:
                 self.is_numbered = True
                 variables = self._variables(K * self.reduced + R, kept)
-            run_body(self.handler, node._body, variables, ())
+            run_body(self.handler, node._body, self._in_its_order(node, variables), ())
             return
         of_kept, of_reduced = self.domain.kept_variables(kept), self.domain.reduced_variables(reduced)
         of_kept = self._variables(K, kept) if of_kept is None else of_kept
         of_reduced = self._variables(R, reduced) if of_reduced is None else of_reduced
         run_body(self.handler, node._body, of_kept, of_reduced)
+
+    def _in_its_order(self, node: SchedulerNode, variables: Sequence[sympy.Expr]) -> Sequence[sympy.Expr]:
+        """The variables of a node, each row backwards where it reads one so that this nest writes."""
+        if self.reduced is not None and len(self.domain.reduced_dimensions) == 1:
+            place_of = dict(zip(node._body.iter_vars, variables, strict=True))
+            for name, (step, place, _) in self.stored.items():
+                reads: list[Any] = node._body.get_all_read_expr(name)  # type: ignore[no-untyped-call]
+                for read in reads if self._is_loop(step) else ():
+                    if sympy.expand(place - self._tidy(read.subs(place_of))) != 0:
+                        return [one.subs(R, self.reduced - 1 - R) for one in variables]
+        return variables
 
     def _variables(self, number: sympy.Expr, sizes: Sequence[sympy.Expr]) -> list[sympy.Expr]:
         """The places along dimensions of what is numbered; each has a name where there are several."""
@@ -488,7 +505,7 @@ class NestWriter:
         for place in self.places:
             elements = self._elements(place)
             for symbol in place.free_symbols & {K, R, *self.handler.ranges}:
-                if coefficient(place, symbol) == 1:
+                if coefficient(place, symbol) in (1, -1):
                     votes += elements if str(symbol) in self.along_rows else -elements
         return votes > 0
 

@@ -30,7 +30,7 @@ _WORDS = (
 )
 _TAKEN = {*_WORDS.split(" "), *(name.split("(")[0] for name in TEXTS.values()), *CPP_WORDS}
 """Names that mean something in an entry point."""
-_NUMBERED = re.compile(r"[krt]\d*(_start)?|((of_)?all|at|own|buf|before|pack|made)\d*")
+_NUMBERED = re.compile(r"[krt]\d*(_start)?|((of_)?all|at|own|buf|before|upto|pack|made)\d*")
 """Names that an entry point has of its own."""
 _MOST_CONVOLUTIONS = 1
 """Upper limit of the convolutions that are a library's: of a network, `optimize` makes kernels of each."""

@@ -58,6 +58,11 @@ MODELS = {
     "pooled": (lambda x: functional.max_pool2d(x, 3, 2, 1), (2, 3, 9, 11)),
     "averaged": (lambda x: functional.avg_pool3d(x, 3, 2, 1), (1, 2, 9, 8, 7)),
     "reversed": (lambda x: x.flip(1).cumsum(1).flip(1), (3, 40)),
+    "scans_of_scans": (lambda x: ((x * 2).cumsum(1) * x.sigmoid()).cumsum(1) - x, (5, 320)),
+    "scan_and_spread": (lambda x: functional.layer_norm(x.cumsum(1), x.shape[1:]) * x.cumsum(1), (5, 328)),
+    "exclusive": (lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1].cumsum(1)], 1), (3, 300)),
+    "exclusive_product": (lambda x: torch.cat([torch.ones_like(x[:2]), (x * 0.1 + 1).cumprod(0)]), (40, 5)),
+    "mirror_image": (lambda x: x.flip(2) * 2 + x.flip(1) - x.flip(0, 1, 2), (3, 5, 24)),
     "joined": (lambda x: torch.cat([x, -x[:, :3]], 1), (4, 8)),
     "rolled": (lambda x: torch.roll(x, 2, 1) + functional.pad(x, (1, 2))[:, 3:], (4, 8)),
     "norm_and_logits": (lambda x: torch.logsumexp(functional.normalize(x, dim=1), (1, 2)), (3, 10, 6)),
@@ -591,6 +596,31 @@ def test_a_scan_has_as_many_lanes_as_it_is_given(lanes: int, dim: int, tmp_path:
         program = program_of(one, name)
         plan = plan_of({name: one}, {name: program}, tmp_path, dtype, _lanes=lanes, _rows=4)
         assert torch.equal(result_of(one, program, plan), one.model(*one.inputs.values()))
+
+
+@pytest.mark.parametrize("name", ["exclusive", "reversed", "scan_and_spread", "scans_of_scans"])
+def test_a_scan_with_what_stands_around_it_is_one_pass(name: str, written: Programs) -> None:
+    (own,) = written[1][name].passes
+    assert own.text.count("x +") + own.text.count("when(") >= 1  # a pack of its row, or what is in front of it
+    assert "if (is_inside) write<" in own.text
+
+
+def test_what_is_read_backwards_is_read_in_packs(written: Programs) -> None:
+    (own,) = written[1]["mirror_image"].passes
+    assert own.text.count("read<items") == 3
+    assert own.text.count(".of[items - 1 - item]") == 2
+
+
+def test_a_scan_of_another_type_or_with_other_numbers_in_front_stays_one(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    for name, function in (
+        ("ones", lambda x: torch.cat([torch.ones_like(x[:, :1]), x.cumsum(1)], 1)),
+        ("whole", lambda x: torch.cat([torch.zeros_like(x[:, :1]).long(), (x > 0).cumsum(1)], 1)),
+        ("stacked", lambda x: torch.cat([torch.zeros_like(x[:1]), x.cumsum(1)])),
+        ("behind", lambda x: torch.cat([x.cumsum(1), torch.zeros_like(x[:, :1])], 1)),
+    ):
+        case = Case(Called(function), {f"{name}_x": torch.randn(6, 41)})
+        torch.testing.assert_close(run({name: case}, tmp_path)[name], case.model(*case.inputs.values()))
 
 
 @pytest.mark.parametrize("dim", [0, 1])
