@@ -14,6 +14,7 @@ from torch.autograd.graph import increment_version
 
 from tunebench.kernels.blocks.block import fast_math_tunables
 from tunebench.kernels.blocks.plain_product import kernel_of_product, product
+from tunebench.kernels.blocks.warp_product import chosen_by_warps, kernel_of_warps, product_by_warps
 from tunebench.kernels.runtime import attributes
 from tunebench.kernels.runtime.axes import UnservedError, sizes_of
 from tunebench.kernels.runtime.derived import KeepsNothing
@@ -228,6 +229,9 @@ def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Te
     own = plan.once(_own_product, sizes)
     if own is None:
         return function(*given)
+    if own.is_by_warps:
+        made = product_by_warps(own.plan, x, weight.mT, _lying(sizes))
+        return made.add_(added[0]) if added else made
     is_bias = sizes.in_columns is None and added and added[0].stride()[:-1] in ((), (0,))
     bias = added[0].reshape(-1, sizes.features)[0] if is_bias else None
     made = product(own.plan, KeepsNothing(), x, weight.mT, bias, own.exponents, sizes.in_columns)
@@ -256,6 +260,10 @@ _SINGLE_BYTES = 4
 class _OwnProduct(NamedTuple):
     plan: Plan
     exponents: RowExponents
+
+    @property
+    def is_by_warps(self) -> bool:
+        return "warps" in self.plan.configuration
 
 
 def make_product(plan: Plan, products: int, rows: int, depth: int, features: int, in_columns: InColumns | None) -> None:
@@ -294,7 +302,15 @@ def product_kernel(
     for wanted in _WAYS["half" if problem.item_bytes < _SINGLE_BYTES else way]:
         with contextlib.suppress(UserError):
             return kernel, kernel.space.choose(wanted, problem, device), problem
+    if problem.item_bytes < _SINGLE_BYTES and (tiles := chosen_by_warps(rows, depth, features, _lying(sizes))):
+        kernel = kernel_of_warps(_lying(sizes))
+        return kernel, kernel.space.choose(tiles, problem, device), problem
     return None
+
+
+def _lying(sizes: ProductSizes) -> InColumns:
+    """How the factors lie, those of a layer too."""
+    return sizes.in_columns or InColumns(False, False)
 
 
 def accumulator(plan: Plan) -> torch.dtype:
