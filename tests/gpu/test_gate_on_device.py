@@ -23,7 +23,7 @@ from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.quick import QuickGate, pinned
 from tunebench.tuner.gate.sanitizer import NOT_INSTALLED, find_sanitizer
 from tunebench.tuner.gate.sources import Source
-from tunebench.tuner.gate.stage_log import StageLog
+from tunebench.tuner.gate.stage_log import StageLog, StageRefused
 from tunebench.tuner.gate.stages.sanitized import sanitize
 from tunebench.tuner.kernel import Mode, Plan
 from tunebench.tuner.reference import load_reference
@@ -116,6 +116,22 @@ def test_the_sanitizer_refuses_the_broken_one(cuda: Device, write_kernel: WriteK
     right, wrong = (sanitize(Harness(subject.answers, contender_of(subject, *rest))) for subject, *rest in subjects)
     assert right.passed and not wrong.passed
     assert "memcheck" in wrong.detail
+
+
+@pytest.mark.skipif(find_sanitizer() is None, reason=NOT_INSTALLED)
+def test_the_sanitizer_watches_launches_on_large_tensors(cuda: Device, write_kernel: WriteKernel) -> None:
+    inspections = []
+    for changes in ({}, BROKEN["reads past the end and forgets it"].changes):
+        factory = write_kernel(reference={"rows = 64": "rows = 131072"}, **changes)
+        subject, *rest = prepared(factory, cuda)
+        contender = contender_of(subject, *rest)
+        pair = Harness(subject.answers, contender).pair(subject.answers.source)
+        with torch.no_grad():
+            inspections.append(contender.inspection(pair.candidate, pair.source, pair.mode))
+    right, wrong = inspections
+    assert right() == ["2 cases", "numbers beyond the first 16 MiB of a tensor were those before them again"]
+    with pytest.raises(StageRefused, match="memcheck"):
+        wrong()
 
 
 _OUTER = """

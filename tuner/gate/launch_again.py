@@ -32,9 +32,10 @@ def main(recording: str, device_index: str) -> None:
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             ask(driver.cuFuncSetAttribute, function, limit, shared)
         pointers = []
-        for buffer in buffers:
-            pointers.append(int(ask(driver.cuMemAlloc, max(1, len(buffer)))))
-            ask(driver.cuMemcpyHtoD, pointers[-1], buffer, len(buffer))
+        for held, size in buffers:
+            pointers.append(int(ask(driver.cuMemAlloc, max(1, size))))
+            for place in range(0, size, max(1, len(held))):
+                ask(driver.cuMemcpyHtoD, pointers[-1] + place, held, min(len(held), size - place))
         values = []
         for argument in arguments:
             number = argument if isinstance(argument, bytes) else _pointing(pointers, *argument)

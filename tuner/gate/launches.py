@@ -13,6 +13,9 @@ from tunebench.tuner.compile.arguments import Arguments, dim3
 from tunebench.tuner.result import LaunchShape
 from tunebench.tuner.tensor_map import MapLayout, TensorMap
 
+MOST_BYTES = 1 << 24
+"""That are recorded of memory with numbers that no address depends on."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -20,7 +23,8 @@ class Launch:
 
     Attributes:
         code: the binary.
-        buffers: what each memory held that an argument points into.
+        buffers: what each memory held that an argument points into, and its size in bytes. Where that is larger, what
+            it held is a beginning that stands for the rest as well, again and again.
         arguments: in order: a pointer as (buffer, offset in bytes), a tensor map with its layout behind that, a null
             pointer or a number as its bytes.
         shared: dynamic shared memory, bytes a block.
@@ -31,7 +35,7 @@ class Launch:
     grid: Dim3
     block: Dim3
     shared: int
-    buffers: tuple[bytes, ...]
+    buffers: tuple[tuple[bytes, int], ...]
     arguments: tuple[tuple[int, int] | tuple[int, int, MapLayout] | bytes, ...]
 
 
@@ -82,8 +86,8 @@ class LaunchRecorder(LoadedModule):
         asked = self._module.as_launched(DriverLaunch(self._build, entry_point, threads, arguments, shared))
         packer = Arguments(asked.build.signatures[asked.entry_point], self._device)
         memory = packer.pack(asked.arguments)
-        places: dict[int, int] = {}
-        buffers: list[bytes] = []
+        memories: dict[int, torch.UntypedStorage] = {}
+        exact: set[int] = set()
         values: list[tuple[int, int] | tuple[int, int, MapLayout] | bytes] = []
         for argument, offset, size in zip(asked.arguments, packer.offsets, packer.sizes, strict=True):
             tensor, behind = argument if isinstance(argument, Within | TensorMap) else (argument, 0)
@@ -92,15 +96,15 @@ class LaunchRecorder(LoadedModule):
                 continue
             storage = tensor.untyped_storage()
             start = storage.data_ptr()
-            if start not in places:
-                places[start] = len(buffers)
-                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-                buffers.append(whole.cpu().numpy().tobytes())
-            first = tensor.data_ptr() - start
+            memories.setdefault(start, storage)
+            if not _holds_numbers(argument):
+                exact.add(start)
+            place, first = list(memories).index(start), tensor.data_ptr() - start
             if isinstance(behind, MapLayout):
-                values.append((places[start], first, behind))
+                values.append((place, first, behind))
             else:
-                values.append((places[start], first + behind))
+                values.append((place, first + behind))
+        buffers = [_held(storage, None if start in exact else MOST_BYTES) for start, storage in memories.items()]
         code, grid, block = asked.build.code, dim3(blocks), dim3(asked.threads)
         launch = Launch(code, asked.entry_point, grid, block, asked.shared, tuple(buffers), tuple(values))
         self.launches.append(launch)
@@ -109,3 +113,16 @@ class LaunchRecorder(LoadedModule):
     def resident_blocks(self, entry_point: str, threads: int, shared: int = 0) -> int:
         """As the module says."""
         return self._module.resident_blocks(entry_point, threads, shared)
+
+
+def _holds_numbers(argument: Argument) -> bool:
+    """Whether all that lies there is computed with by its type, so that none of it is an index, a count or a flag."""
+    if isinstance(argument, torch.Tensor):
+        return argument.is_floating_point() or argument.dtype is torch.int8
+    return isinstance(argument, TensorMap)
+
+
+def _held(storage: torch.UntypedStorage, most: int | None) -> tuple[bytes, int]:
+    """Return the first bytes of a memory and the size of all."""
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return whole[:most].cpu().numpy().tobytes(), storage.nbytes()

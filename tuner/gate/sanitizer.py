@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 
 from tunebench.tuner.command import find_cuda_program, run_command
 from tunebench.tuner.errors import OutOfTimeError
 from tunebench.tuner.gate import launch_again
-from tunebench.tuner.gate.launches import Launch
+from tunebench.tuner.gate.launches import MOST_BYTES, Launch
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.result import NOT_ASKED
 from tunebench.tuner.scratch import scratch
@@ -82,11 +82,9 @@ class LaunchInspection:
         notes = [f"{sum(map(bool, asked.values()))} cases"]
         if exempt:
             notes.append(f"racecheck passed over {', '.join(exempt)}: it does not know the barriers of bulk copies")
+        if any(len(held) < size for launch in self.launches for held, size in launch.buffers):
+            notes.append(f"numbers beyond the first {MOST_BYTES >> 20} MiB of a tensor were those before them again")
         return notes
-
-    def within(self, seconds: float) -> LaunchInspection:
-        """These launches, to be over within so many seconds."""
-        return replace(self, ends=time.monotonic() + seconds)
 
     def _concerns(self, tool: str, launch: Launch) -> bool:
         return tool != "racecheck" or launch.entry_point not in self.bulk_copies

@@ -62,6 +62,9 @@ EVALUATE_SECONDS = 60.0
 
 REFERENCE_CALLS = 200.0
 
+_LATE_SECONDS = 0.5
+"""For a worker to end what it has started when its time is over, before it is ended itself."""
+
 _LONGEST_WAIT_SECONDS = 7 * 86400.0
 """For a device that others work on."""
 
@@ -234,8 +237,11 @@ class WorkerEvaluator:
             WorkerError: the worker died or hung.
         """
         try:
-            return self._ask(PREPARE_SECONDS, LocalEvaluator.sanitize, finalist, seconds, shared=True)
+            most = min(PREPARE_SECONDS, seconds + _LATE_SECONDS)
+            return self._ask(most, LocalEvaluator.sanitize, finalist, seconds, shared=True)
         except DeathError as death:
+            if isinstance(death, HungError) and most < PREPARE_SECONDS:
+                raise OutOfTimeError("compute-sanitizer on the winner was not over in time") from death
             raise WorkerError(f"compute-sanitizer on the winner failed: {death}") from death
 
     def compile(self, seconds: float = PREPARE_SECONDS) -> str:

@@ -16,7 +16,7 @@ from tunebench.db.connection.database import open_database
 from tunebench.db.queries.trials import trials
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.studies.tuning.resolved import make_evaluator, resolve
-from tunebench.studies.tuning.study_file import request_of
+from tunebench.studies.tuning.study_file import StudyRequest, request_of
 from tunebench.studies.tuning.tune import tune
 from tunebench.tuner.compile.cache import BuildCache
 from tunebench.tuner.compile.compilers import compiler_for
@@ -25,9 +25,9 @@ from tunebench.tuner.device_lock import DeviceLock
 from tunebench.tuner.errors import OutOfTimeError, UserError, WorkerError
 from tunebench.tuner.kernel import Mode
 from tunebench.tuner.problem import Problem
-from tunebench.tuner.result import Baseline, TrialResult, TrialStatus
+from tunebench.tuner.result import Baseline, Stage, TrialResult, TrialStatus
 from tunebench.tuner.study import plan
-from tunebench.tuner.study.evaluate import NOBODY, Leaders
+from tunebench.tuner.study.evaluate import NOBODY, Finalist, Leaders, LocalEvaluator
 from tunebench.tuner.study.worker import EVALUATE_SECONDS, WorkerEvaluator
 
 pytestmark = pytest.mark.usefixtures("short_studies")
@@ -49,13 +49,16 @@ def study(factory: type[TunedModule], folder: Path, **options: object) -> dict[o
     return found
 
 
+def built(evaluator: WorkerEvaluator, factory: type[TunedModule], number: int) -> Finalist:
+    space = factory.kernel.space.enumerate(evaluator.problem, CPU)
+    variant = factory.kernel.variant(space[number], evaluator.problem, CPU.architecture)
+    return Finalist(space[number], BuildCache().build(compiler_for(CPU), variant))
+
+
 def evaluate(
     evaluator: WorkerEvaluator, factory: type[TunedModule], number: int, leaders: Leaders = NOBODY
 ) -> TrialResult:
-    space = factory.kernel.space.enumerate(evaluator.problem, CPU)
-    compiler = compiler_for(CPU)
-    variant = factory.kernel.variant(space[number], evaluator.problem, CPU.architecture)
-    return evaluator.evaluate(space[number], BuildCache().build(compiler, variant), leaders)
+    return evaluator.evaluate(*built(evaluator, factory, number), leaders)
 
 
 @pytest.fixture
@@ -192,6 +195,29 @@ def test_what_is_not_over_when_the_study_is_is_let_go_of(write_kernel: WriteKern
     with pytest.raises(OutOfTimeError, match="the study's time was over before this variant was"):
         evaluate(evaluator, factory, 1, Leaders(seconds=0.5))
     assert evaluate(evaluator, factory, 0, Leaders(seconds=EVALUATE_SECONDS)).status.timed
+
+
+def made_dawdling(request: StudyRequest) -> LocalEvaluator:
+    """An evaluator that takes its time to prepare what compute-sanitizer would watch."""
+    evaluator = make_evaluator(request, Mode.EVAL)
+
+    def sanitize(_finalist: Finalist, _seconds: float) -> Stage:
+        time.sleep(20)
+        return Stage("sanitizer", True, 20.0)
+
+    evaluator.sanitize = sanitize  # type: ignore[method-assign, assignment]
+    return evaluator
+
+
+def test_what_the_sanitizer_would_watch_is_not_prepared_for_longer_than_the_study_has(
+    write_kernel: WriteKernel,
+) -> None:
+    factory = write_kernel()
+    request = request_of(str(factory.kernel.folder), {"device": "cpu"})
+    evaluator = WorkerEvaluator(functools.partial(made_dawdling, request))
+    with pytest.raises(OutOfTimeError, match="compute-sanitizer on the winner was not over in time"):
+        evaluator.sanitize(built(evaluator, factory, 0), 0.1)
+    evaluator.close()
 
 
 @pytest.mark.slow

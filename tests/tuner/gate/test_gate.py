@@ -28,6 +28,7 @@ from tunebench.tuner.gate.changes import WEIGHT_CHANGES
 from tunebench.tuner.gate.contender import KernelContender
 from tunebench.tuner.gate.exemptions import Exemptions
 from tunebench.tuner.gate.harness import Harness
+from tunebench.tuner.gate.launches import MOST_BYTES
 from tunebench.tuner.gate.model import Model
 from tunebench.tuner.gate.oracle import Oracle, consult_reference
 from tunebench.tuner.gate.quick import QuickGate, pinned
@@ -308,9 +309,29 @@ def test_the_launches_of_a_call_are_recorded_with_what_their_arguments_hold(make
     with torch.no_grad():
         (launch,) = contender.launches(Model(model), inputs)
     assert (launch.entry_point, launch.grid, launch.block) == ("weigh", (2, 1, 1), (64, 1, 1))
-    assert launch.buffers[:2] == (x.numpy().tobytes(), model.get_parameter("weight").detach().numpy().tobytes())
-    assert len(launch.buffers[2]) == 4 * x.numel()
+    held, sizes = zip(*launch.buffers, strict=True)
+    assert held[:2] == (x.numpy().tobytes(), model.get_parameter("weight").detach().numpy().tobytes())
+    assert sizes == (4 * x.numel(), 4, 4 * x.numel()) == tuple(map(len, held))
     assert launch.arguments == ((0, 0), (1, 0), (2, 0), (2112).to_bytes(8, "little"))
+
+
+def test_the_beginning_of_large_memory_is_recorded_where_it_holds_no_indices(make: Make) -> None:
+    ordered = {
+        "source": {"const scalar_t* weight,": "const scalar_t* weight, const int* order,", "x[i]": "x[order[i]]"},
+        "model": {"x, self.weight, y": "x, self.weight, torch.arange(x.numel(), dtype=torch.int32), y"},
+    }
+    factory = make("weigh", ordered)
+    kernel = factory.kernel
+    model = kernel.reference().make_model(0, CPU.torch_device, factory)
+    x = torch.rand(MOST_BYTES // 4 + 3)
+    space = kernel.space.enumerate(None, CPU)
+    contender = KernelContender(kernel, factory, space[space.default], compiler_for(CPU))  # type: ignore[arg-type]
+    with torch.no_grad():
+        (launch,) = contender.launches(Model(model), [x])
+    numbers, weight, order, output = launch.buffers
+    assert numbers == (x[:-3].numpy().tobytes(), 4 * x.numel()) and weight[1] == 4
+    assert order == (torch.arange(x.numel(), dtype=torch.int32).numpy().tobytes(), 4 * x.numel())
+    assert len(output[0]) == MOST_BYTES and output[1] == 4 * x.numel()
 
 
 def test_the_way_to_another_type_and_back_rounds_weights_and_no_buffers() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -31,13 +33,13 @@ def sanitize(harness: Harness, seconds: float = math.inf) -> Stage:
     """Return the stage of a contender.
 
     Raises:
-        OutOfTimeError: a tool has not ended within so many seconds.
+        OutOfTimeError: a tool has not ended within so many seconds of the call.
     """
-    log = StageLog()
+    log, ends = StageLog(), time.monotonic() + seconds
     with contextlib.suppress(StageRefused), log.stage(NAME) as details:
         inspection = inspection_of(harness)
         if isinstance(inspection, LaunchInspection):
-            inspection = inspection.within(seconds)
+            inspection = replace(inspection, ends=ends)
         details.extend(inspection())
     (stage,) = log.verdict(0.0).stages
     return stage
