@@ -93,7 +93,8 @@ template <int size, int depth, int lines, bool in_columns> struct Lines {
                 if constexpr (width == 1) {
                     *address = parts[i].of[0];
                 } else {
-                    store_whole(address, parts[i]);
+                    using Word = Access<Part>;  // a store with a cache hint is of global memory alone
+                    *reinterpret_cast<typename Word::type*>(address) = Word::to(parts[i]);
                 }
             }
         }

@@ -278,10 +278,11 @@ class NestWriter:
         handler.count += 1
         carry, name = f"before{handler.count}", f"upto{handler.count}"
         number, at = ("items", "item") if self.has_items else (1, 0)
+        made = [*made_from(value, handler.lines.statements), f"{name}[{at}] = {cast(kind)}({value});"]
         self.declared.append(f"{kind} {carry} = 0;")
         self.scans += [
             f"{kind} {name}[{number}];",
-            *self._each([*made_from(value, handler.lines.statements), f"{name}[{at}] = {cast(kind)}({value});"]),
+            *(self._each(made) if self.has_items else ("{", *made, "}")),
             f"threads::scan({name}, {carry}, base == 0, {join});",
         ]
         return handler.named(f"{name}[{at}]")
@@ -399,7 +400,7 @@ class NestWriter:
     def _of_items(self, statements: Sequence[str]) -> list[str]:
         """The statements for each of the elements that a thread has at once, with the places of these."""
         if not self.has_items:
-            return [*in_order(self.number, self.dimensions), *self.scans, *self._each(statements)]
+            return [*in_order(self.number, self.dimensions), *self.scans, *statements]
         symbol, number = self.item[0], self.number
         dimensions = [*self.dimensions[:-1], *((start(one), size) for one, size in self.dimensions[-1:])]
         texts = "\n".join((*statements, *self.packs, *self.puts))
@@ -418,8 +419,6 @@ class NestWriter:
 
     def _each(self, statements: Sequence[str]) -> list[str]:
         """Statements for each of the elements that a thread has at once."""
-        if not self.has_items:
-            return list(statements)
         places = [f"const index_t {one} = {start(one)} + item;" for one in dict.fromkeys((self.number, self.item[0]))]
         return ["#pragma unroll", "for (int item = 0; item < items; ++item) {", *places, *statements, "}"]
 

@@ -60,6 +60,7 @@ MODELS = {
     "reversed": (lambda x: x.flip(1).cumsum(1).flip(1), (3, 40)),
     "scans_of_scans": (lambda x: ((x * 2).cumsum(1) * x.sigmoid()).cumsum(1) - x, (5, 320)),
     "scan_and_spread": (lambda x: functional.layer_norm(x.cumsum(1), x.shape[1:]) * x.cumsum(1), (5, 328)),
+    "scans_across": (lambda x: (x.sigmoid() * x).cumsum(0) * x.sigmoid() + x, (40, 6)),
     "exclusive": (lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1].cumsum(1)], 1), (3, 300)),
     "exclusive_product": (lambda x: torch.cat([torch.ones_like(x[:2]), (x * 0.1 + 1).cumprod(0)]), (40, 5)),
     "mirror_image": (lambda x: x.flip(2) * 2 + x.flip(1) - x.flip(0, 1, 2), (3, 5, 24)),
