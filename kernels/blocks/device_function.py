@@ -54,6 +54,11 @@ def has_fast_tanh(texts: Iterable[str]) -> bool:
     return _calls(texts, _BY_TANH)
 
 
+def is_off_near_zero(texts: Iterable[str]) -> bool:
+    """Return whether `fast_math` has any of the texts off by a rounding of 1, however small its value is."""
+    return _calls(texts, ("tanh", "tanhshrink"))
+
+
 def _calls(texts: Iterable[str], functions: Collection[str]) -> bool:
     return any(name in functions for text in texts for name in _CALLED.findall(_without_comments(text)))
 

@@ -156,6 +156,16 @@ def test_forms_of_rows(tmp_path: Path, form: str) -> None:
         torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
 
 
+def test_studies_of_fp32_begin_with_an_exact_tanh_and_of_half_types_with_a_fast_one(tmp_path: Path) -> None:
+    def starts(function: str, body: str) -> set[tuple[object, object]]:
+        block = f'layer = "linear"\nfunction = "{function}"'
+        found = load(tmp_path / "one.py", "blocks.Linear", LINEAR.format(body=body), block).kernel.space.starts
+        return {("weight_parts" in one, one["fast_math"]) for one in found}
+
+    assert starts("tanh(value)", "torch.tanh(self.linear(x))") == {(True, False), (False, True)}
+    assert starts("sigmoid(value)", "torch.sigmoid(self.linear(x))") == {(True, True), (False, True)}
+
+
 def test_rows_and_products_both_have_to_fit_shared_memory(tmp_path: Path) -> None:
     body = 'layer = "linear"\nover_rows = "softmax"'
     factory = load(tmp_path / "wide.py", "blocks.Linear", LINEAR.format(body="F.softmax(self.linear(x), 1)"), body)

@@ -176,6 +176,19 @@ def test_slices_are_as_many_as_give_all_blocks_a_tile(tmp_path: Path) -> None:
     assert slices(rows=1024, out_features=1024, in_features=1 << 13, products=2) == {1}
 
 
+def test_a_study_of_an_upper_triangle_begins_with_short_sums(tmp_path: Path) -> None:
+    def first(kept: str, triangle: str) -> Configuration:
+        space = model_of(tmp_path, "x @ y", f"torch.{kept}({{}})", f'triangle = "{triangle}"').kernel.space
+        valid = space.enumerate(Problem({**AXES, "rows": 4096, "in_features": 4096, "out_features": 4096}), hopper())
+        begun: Configuration = valid[
+            next(one for start in space.starts if (one := valid.completing(start)) is not None)
+        ]
+        return begun
+
+    found = first("triu", "upper"), first("tril", "lower")
+    assert [(one["weight_parts"], one["sum_stages"]) for one in found] == [("fp16", 8), ("fp16", 32)]
+
+
 def test_blocks_split_more_rows_where_these_are_short(tmp_path: Path) -> None:
     space = model_of(tmp_path, "x @ y").kernel.space
     asked = {"product": "fused", "weight_parts": "fp16", "split_threads": 512, "split_block_rows": 4}

@@ -135,6 +135,20 @@ def test_what_rounds_as_a_refused_one_does_is_not_tried(write_kernel: WriteKerne
     assert not outcome.proven
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_behind_a_beginning_that_rounds_too_far_the_default_is_third(write_kernel: WriteKernel, *, ends: bool) -> None:
+    kernel, log = write_kernel().kernel, MemoryLog()
+    space = replace(kernel.space, rounding=("variety",)).enumerate(PROBLEM, CPU)
+    default = space[space.default]
+    begun = [space[space.require({**default, "variety": variety})] for variety in (1, 0, 2)]
+    warm_starts = [WarmStart(one, "known") for one in begun]
+    for trials in (1, 3) if ends else (3,):  # the second goes on where the first has ended
+        evaluator = Rounding(lambda one: 1.0 + space.require(one) / 100, PROBLEM, [step.name for step in ALL])
+        executor = LocalExecutor(kernel, [evaluator], BuildQueue(AtOnce()))
+        StudyRun(executor, space, make_sampler("gp", space, 3), log, tuple(warm_starts)).run(Budget(trials))
+    assert begun[1] == default and keys(log) == [begun[number].key for number in (0, 2, 1)]
+
+
 def test_the_default_comes_first_and_nothing_twice(write_kernel: WriteKernel) -> None:
     log = MemoryLog()
     outcome = tabled(write_kernel(), log, trials=12)
