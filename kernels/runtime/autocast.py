@@ -77,7 +77,7 @@ class UnderAutocast:
         option = {AUTOCAST_OPTION: str(self.dtype).removeprefix("torch.")}
         return replace(found, options={**found.options, **option})
 
-    def run(self, plan: Any, *inputs: Any) -> torch.Tensor:
+    def run(self, plan: Any, _: Any, *inputs: Any) -> torch.Tensor:
         """Run the kernel, and return its answer in the type that the reference's has."""
         result: torch.Tensor
         with torch.autocast(self._device, enabled=False):

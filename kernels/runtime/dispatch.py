@@ -13,7 +13,7 @@ from tunebench.kernels.runtime.autocast import UnderAutocast, autocast_type, cas
 from tunebench.kernels.runtime.decision import Decided, Occasion, decide
 from tunebench.kernels.runtime.derived import DerivedTensors
 from tunebench.kernels.runtime.duel import Answer, Score, duel, winner_of
-from tunebench.kernels.runtime.gradients import DifferentiableForward, gradients_of, replica
+from tunebench.kernels.runtime.gradients import DifferentiableForward, by_plan, gradients_of, replica
 from tunebench.kernels.runtime.misses import miss_of
 from tunebench.kernels.runtime.ordinary import AUTOCAST, Call, held, saves_differently
 from tunebench.kernels.runtime.policy import Policy, has_steps, waits_for_builds
@@ -117,20 +117,21 @@ def _run(
     """
     dtype = None if cast is None else cast.dtype
     if plan is None and call.needs_gradient and cast is None and module.training and module.is_trained and not trains:
-        return Served(None, partial(_note_backward, module), needs_gradient=True)
+        return Served(None, _note_backward, needs_gradient=True)
     if plan is not None and trains and cast is None and (ways := module.trained_forwards(plan)):
         way = plan.once(_best_way)
         if module._pinned is not None:
             way.number = (way.number + 1) % len(ways)  # so that the gate asks about all of them
-        return Served(plan, ways[way.number], needs_gradient=True)
+        trained = ways[way.number]
+        return Served(plan, lambda _, *given: trained(*given), needs_gradient=True)
     if plan is not None and trains and module._pinned is None:
         return Served(None, obstacle=Choice(None, Tier.REFERENCE, _GRADIENTS))
     if plan is None or (cast is None and not call.needs_gradient):
         return Served(plan, autocast=dtype)
-    run: Callable[..., torch.Tensor] = partial(module.tuned_forward if cast is None else cast.run, plan)
+    run: Callable[..., torch.Tensor] = by_plan(plan) if cast is None else partial(cast.run, plan)
     if call.needs_gradient and traced is not None:
         which = traced.differentiable or which_differ(module, inputs)
-        run = DifferentiableForward(module, run, call.parameters, call.buffers, traced.moved, which, dtype)
+        run = DifferentiableForward(run, call.parameters, call.buffers, traced.moved, which, dtype)
     return Served(plan, run, call.needs_gradient, dtype)
 
 

@@ -27,19 +27,18 @@ class DifferentiableForward:
     """A module's forward, as one node of the autograd graph for each call.
 
     Args:
-        module: a tuned one.
-        run: makes the result without a graph, from a call's inputs.
+        run: makes the result without a graph, from a tuned module and a call's inputs. The module is not kept, since it
+            keeps this, and would outlive the last name for it.
         parameters, buffers: of the module, as `held` has them.
         moved: the places of the buffers that the forward writes to and that may decide its result.
         differentiable: for each tensor of the result whether it needs a gradient; empty where all do.
         autocast: the type that autocast casts to in these calls; None where it is off.
     """
 
-    __slots__ = ("autocast", "buffers", "counted", "differentiable", "module", "moved", "parameters", "run")
+    __slots__ = ("autocast", "buffers", "counted", "differentiable", "moved", "parameters", "run")
 
     def __init__(
         self,
-        module: Any,
         run: Callable[..., Any],
         parameters: Sequence[torch.Tensor],
         buffers: Sequence[torch.Tensor],
@@ -47,28 +46,39 @@ class DifferentiableForward:
         differentiable: Sequence[bool] = (),
         autocast: torch.dtype | None = None,
     ) -> None:
-        self.module, self.run, self.parameters, self.buffers, self.moved = module, run, parameters, buffers, moved
+        self.run, self.parameters, self.buffers, self.moved = run, parameters, buffers, moved
         self.differentiable = differentiable
         self.counted = [buffer for buffer in buffers if not buffer.is_inference()]
         self.autocast = autocast
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Return the result for inputs that the kernel serves."""
+    def __call__(self, module: Any, *inputs: Any) -> Any:
+        """Return the module's result for inputs that the kernel serves."""
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-        return _apply(self, inputs, *tensors, *self.parameters)
+        return _apply(self, module, inputs, *tensors, *self.parameters)
+
+
+def by_plan(plan: Any) -> Callable[..., Any]:
+    """Return the forward of whatever module it is given, under a plan."""
+
+    def run(module: Any, *inputs: Any) -> Any:
+        return module.tuned_forward(plan, *inputs)
+
+    return run
 
 
 class _Node(torch.autograd.Function):
     """One call as autograd sees it: its input tensors, then the parameters."""
 
     @staticmethod
-    def forward(ctx: Any, call: DifferentiableForward, inputs: tuple[Any, ...], *tensors: torch.Tensor) -> Any:
+    def forward(
+        ctx: Any, call: DifferentiableForward, module: Any, inputs: tuple[Any, ...], *tensors: torch.Tensor
+    ) -> Any:
         # The backward runs the forward again, which has to find what this one found.
         buffers: list[torch.Tensor | None] = [*call.buffers]
         for place in call.moved:
             buffers[place] = call.buffers[place].detach().clone()
         before = [*map(_version_of, call.counted)]
-        result = _as_plain(call.run(*inputs), tensors)
+        result = _as_plain(call.run(module, *inputs), tensors)
         if before != [*map(_version_of, call.counted)]:
             # Of what the forward itself writes, the rest decides no result (running statistics in train mode). A change
             # of what it does not write, before the backward, is an error, as it is with the reference.
@@ -81,31 +91,36 @@ class _Node(torch.autograd.Function):
             results = [result] if isinstance(result, torch.Tensor) else result
             pairs = zip(results, call.differentiable, strict=True)
             ctx.mark_non_differentiable(*(one for one, is_needed in pairs if not is_needed))
-        ctx.call = call, inputs
+        ctx.call = call, module, inputs
         ctx.set_materialize_grads(False)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         saved: tuple[Any, ...] = ctx.saved_tensors
-        needed = ctx.needs_input_grad[2:]
+        needed = ctx.needs_input_grad[3:]
         if all(gradient is None for gradient in gradients):
             return (None,) * len(ctx.needs_input_grad)
         call: DifferentiableForward
-        call, given = ctx.call
-        call.module._note_backward()
+        call, original, given = ctx.call
+        original._note_backward()
         kept = zip(call.buffers, saved[len(needed) :], strict=True)
         buffers = [(buffer if one is None else one).detach().clone() for buffer, one in kept]
         number = len(needed) - len(call.parameters)
 
         def run(tensors: Sequence[torch.Tensor]) -> Any:
-            module: Any = replica(call.module, tensors[number:], buffers)
+            module: Any = replica(original, tensors[number:], buffers)
             rest = iter(tensors)
             inputs = [next(rest) if isinstance(value, torch.Tensor) else value for value in given]
             return module.reference_forward(*inputs)
 
         tensors, higher = saved[: len(needed)], torch.is_grad_enabled()
-        return (None, None, *differentiate(run, tensors, needed, gradients, higher=higher, autocast=call.autocast))
+        return (
+            None,
+            None,
+            None,
+            *differentiate(run, tensors, needed, gradients, higher=higher, autocast=call.autocast),
+        )
 
 
 def _as_plain(result: Any, tensors: Sequence[torch.Tensor]) -> Any:

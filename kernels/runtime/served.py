@@ -48,7 +48,8 @@ class Served:
 
     Attributes:
         plan: that served it; None for the reference's operations.
-        run: answers where more than the plan's forward, or the reference's, is needed: a gradient, or autocast's types.
+        run: answers, given the module and the inputs, where more than the plan's forward, or the reference's, is
+            needed: a gradient, or autocast's types.
         needs_gradient: whether the result belongs to an autograd graph.
         autocast: the type that autocast casts to; None where it is off.
         obstacle: why no kernel could serve it, where none could.
@@ -226,12 +227,19 @@ class KnownCalls:
         """Return the module's holdings; where anything was replaced, new ones that know of no call."""
         found = self._holdings
         if found is None or not found.is_of(module):
+            self.forget()  # it would keep what was replaced
             found = self._holdings = Holdings(module)
-            self.latest = ()  # they would keep what was replaced
         return found
+
+    def forget_those_of(self, module: nn.Module) -> None:
+        """Let go of all that a module held, whose copies these may be known to as well."""
+        if self._holdings is not None and self._holdings.belongs_to(module):
+            self.forget()
 
     def forget(self) -> None:
         """Let go of all that the module held."""
+        if self._holdings is not None:
+            self._holdings.precedents.clear()  # each knows these holdings
         self._holdings = None
         self.latest = ()
 

@@ -91,6 +91,10 @@ class Snapshot:
             self._layouts = [*map(_layout, values)]
             self._kind = same_tensors(*values)  # stricter than needed, but cheap
 
+    def belongs_to(self, module: object) -> bool:
+        """Return whether it was taken of this module, and of no copy."""
+        return module.__dict__ is self._attributes[0]
+
     def is_of(self, module: object) -> bool:
         """Return whether a module holds what it held."""
         return (

@@ -128,6 +128,11 @@ class TunedModule(nn.Module, abc.ABC):
         super().__init__(*arguments, **named)
         self._made_of = parts(self)
 
+    def __del__(self) -> None:
+        """Let go of its known calls: they hold its tensors, whose memory would wait for Python to look for cycles."""
+        if (known := vars(self).get("_known")) is not None:
+            known.forget_those_of(self)
+
     @abc.abstractmethod
     def tuned_forward(self, plan: Plan, *inputs: Any, **named: Any) -> torch.Tensor:
         """Run the model under a plan, for inputs that `problem` accepts: the reference's, by position."""
@@ -274,7 +279,7 @@ class TunedModule(nn.Module, abc.ABC):
         if served.miss is not None:
             served.miss.calls += 1
         if served.run is not None:
-            return served.run(*inputs)
+            return served.run(self, *inputs)
         if served.plan is None:
             return self.reference_forward(*inputs)
         return self.tuned_forward(served.plan, *inputs)

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils import cpp_extension
 
 from tunebench.kernels.runtime.attributes import OF_EVERY_MODULE
-from tunebench.kernels.runtime.gradients import DifferentiableForward
+from tunebench.kernels.runtime.gradients import DifferentiableForward, by_plan
 from tunebench.kernels.runtime.ordinary import (
     Call,
     held,
@@ -325,9 +325,8 @@ class TunedModule(nn.Module):
         with torch.cuda.device(plan.device.index):
             if not call.needs_gradient:
                 return self.tuned_forward(plan, *inputs)
-            forward: Callable[..., Any] = functools.partial(self.tuned_forward, plan)
             moved = MOVED[self.training]
-            return DifferentiableForward(self, forward, call.parameters, call.buffers, moved)(*inputs)
+            return DifferentiableForward(by_plan(plan), call.parameters, call.buffers, moved)(self, *inputs)
 
     def reference_forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
         """Run the reference's operations."""
