@@ -28,8 +28,8 @@ from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.study.outcome import Ending
 
 LEAST_SECONDS = 30.0
-"""Least seconds of a region, those in which torch compiles it included. Of a UNet's block all five regions that had 30 to
-40 were decided on an H200; with 60 each, most of a model's regions had no time."""
+"""Least seconds of a region, those in which torch compiles it included. Of a UNet's block all five regions that had 30
+to 40 were decided on an H200; with 60 each, most of a model's regions had no time."""
 _MANY_TRIALS = 1_000_000
 
 
