@@ -24,6 +24,8 @@ FORWARDS = {
     "channels-last images": "torch.relu(self.conv(x.sin().to(memory_format=torch.channels_last)))",
     "images that passes make channels-last": "torch.relu(self.conv(torch.cat([x[:, :8].exp(), x[:, 8:]], 1)))",
     "maxima and quotients": "torch.softmax(self.conv(x), 1).sigmoid()",
+    "a scan backwards": "self.conv(x).flatten(1).flip(1).cumsum(1).flip(1)",
+    "an exclusive scan": "nn.functional.pad(self.linear(x.flatten(1)).cumsum(1)[:, :-1], (1, 0))",
     "statistics": "nn.functional.instance_norm(self.conv(x)) * 2",
 }
 PROBLEM = """
