@@ -308,6 +308,12 @@ class TunedModule(nn.Module):
         self._trains = False
         self._precedent: list[Precedent | None] = [None]  # copies that threads run share this list
 
+    def __del__(self) -> None:
+        """Let go of the known call: it holds tensors, whose memory would wait for Python to look for cycles."""
+        (known,) = vars(self).get("_precedent", [None])
+        if known is not None and any(one is self._parameters for one in known.objects):  # and is no copy's
+            self._precedent[0] = None
+
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Run the reference's forward, by the kernel where that can serve."""
         if named or not BY_KERNEL or torch.compiler.is_compiling():

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import ctypes
+import gc
 import os
 import pickle
 import re
@@ -160,8 +161,23 @@ def test_a_call_is_remembered_until_anything_of_it_changes(name: str, text_of: C
     kept = weakref.ref(input_of_call)
     del input_of_call
     assert is_as_before(*inputs) and kept() is None
+    made._replicate_for_data_parallel()  # which goes again
+    assert is_as_before(*inputs)
     made.train(not made.training)
     assert not is_as_before(*inputs)
+
+
+def test_a_files_tensors_go_with_the_last_name_for_it(text_of: Callable[[str], str]) -> None:
+    context, _, made, inputs = loaded("gemm_scale_bn", text_of("gemm_scale_bn"))
+    made._remember(inputs, context["look_at"](made, inputs))
+    tensors = [weakref.ref(one) for one in made.parameters()]
+    gc.collect()
+    gc.disable()
+    try:
+        del made
+        assert not any(one() is not None for one in tensors)
+    finally:
+        gc.enable()
 
 
 def test_what_a_problem_depends_on_is_asked_again_when_it_changes(text_of: Callable[[str], str]) -> None:
