@@ -51,6 +51,7 @@ class Program:
         returns: the type of the result.
         results: Python that makes a tensor like each result, or that result where it is part of an argument.
         products: the sizes of the products between them, as arguments in Python.
+        shape: of the only result, where each of its sizes is one of an argument's; empty of others.
     """
 
     passes: tuple[Pass, ...]
@@ -62,6 +63,7 @@ class Program:
     returns: str
     results: tuple[str, ...]
     products: tuple[str, ...] = ()
+    shape: tuple[str, ...] = ()
 
     def renamed(self, prefix: str) -> Program:
         """Return the program with another prefix of its passes' names."""
@@ -124,6 +126,7 @@ class ProgramWriter:
                 "torch.Tensor" if lowered.form == "{0}" else "object",
                 tuple(self._like_result(node, kinds) for node in lowered.results),
                 tuple(dict.fromkeys(self._sizes_of_product(one) for one in products if one.is_of_matrices)),
+                self._shape(),
             )
 
     def _joined(self, main: torch.dtype, kinds: Mapping[str, str], results: Set[str]) -> list[Nest | Product]:
@@ -283,6 +286,11 @@ class ProgramWriter:
         if len(x.size) == 2 and _is_in_rows(x) and _is_in_columns(weight):
             in_columns = "None"
         return f"{', '.join(map(self._python, numbers))}, {in_columns}"
+
+    def _shape(self) -> tuple[str, ...]:
+        sizes = [self._python(size) for one in self.lowered.results for size in one.get_size()]
+        is_one = len(self.lowered.results) == 1 and {*sizes} <= {*self.names.values()}
+        return tuple(sizes) if is_one else ()
 
     def _like_result(self, node: Any, kinds: Mapping[str, str]) -> str:
         name, text = self._result(node)

@@ -26,6 +26,7 @@ from tunebench.studies.writing.loops.texts import (
     taken_text,
 )
 from tunebench.studies.writing.new.dtypes import main_dtype
+from tunebench.tuner.problem import OUTPUT
 from tunebench.tuner.reference import DTYPES
 
 _MODEL = '''"""{name}: {count} over loop nests, made from {source} by `tunebench new` (docs/loops.md)."""
@@ -148,6 +149,8 @@ def _written(
     indices = [key for key, value in inputs.items() if is_index(value)]
     modes = tuple(programs) if "" not in programs else ("eval",)
     axes = {key: names[0] if len(names) == 1 else names for key, names in axes_of(inputs).items()}
+    shapes = {program.shape for program in programs.values()}
+    axes.update({OUTPUT: shape for shape in shapes if shape and len(shapes) == 1})
     sizes = dict.fromkeys(size for program in programs.values() for size in program.sizes)
     declared = [f"axes={plain_text(axes)},", f"compiled_axes={listed(sizes)},"]
     declared += [f"indices={listed(indices)},"] if indices else []

@@ -653,6 +653,16 @@ def test_a_number_that_forward_makes_a_tensor_of_is_a_constant(tmp_path: Path) -
     torch.testing.assert_close(found, case.model(case.inputs["number_x"]))
 
 
+def test_a_result_of_the_inputs_sizes_counts_among_what_crosses_memory() -> None:
+    for function, shape in (
+        (lambda x: x.mT.exp().cumsum(1), ("x_0", "x_2", "x_1")),
+        (lambda x: x.sum(1), ("x_0", "x_2")),
+        (lambda x: x.sum(1, keepdim=True), ()),  # its 1 is no size of an input's
+        (lambda x: (x + 1, x - 1), ()),
+    ):
+        assert program_of(Case(Called(function), {"x": torch.randn(3, 5, 7)}), "counted").shape == shape
+
+
 def test_passes_are_for_tensors_of_the_shapes_that_they_were_written_for() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     numbers = attributes_of(model)
