@@ -149,8 +149,8 @@ def _written(
     indices = [key for key, value in inputs.items() if is_index(value)]
     modes = tuple(programs) if "" not in programs else ("eval",)
     axes = {key: names[0] if len(names) == 1 else names for key, names in axes_of(inputs).items()}
-    shapes = {program.shape for program in programs.values()}
-    axes.update({OUTPUT: shape for shape in shapes if shape and len(shapes) == 1})
+    shape, *others = {program.shape for program in programs.values()}
+    axes |= {OUTPUT: shape} if shape and not others else {}
     sizes = dict.fromkeys(size for program in programs.values() for size in program.sizes)
     declared = [f"axes={plain_text(axes)},", f"compiled_axes={listed(sizes)},"]
     declared += [f"indices={listed(indices)},"] if indices else []
