@@ -1,5 +1,6 @@
 """The gate on a GPU: what only a device can get wrong is refused there, and sound kernels pass everything."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,7 @@ def get_init_inputs():
 
 def test_what_a_call_makes_is_counted_on_the_device_within_its_room(cuda: Device) -> None:
     source = Source(load_reference(Path("file.py"), text=_OUTER), cuda.torch_device)
+    gc.collect()
     torch.cuda.empty_cache()  # what this process has already counts as room
     torch.cuda.reset_peak_memory_stats()
     few, many = Limit(1 << 20, 10.0), Limit(1 << 60, 10.0)
