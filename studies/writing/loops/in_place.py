@@ -10,7 +10,7 @@ from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V
 
 from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, group_of
-from tunebench.studies.writing.loops.nest import Pass
+from tunebench.studies.writing.loops.passes import Pass
 
 
 def written_in_place(

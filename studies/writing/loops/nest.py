@@ -12,12 +12,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
-from torch._inductor import ir
 from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -28,42 +26,9 @@ from tunebench.studies.writing.loops.entry import LOOPS_END, Entry, K, R, Tensor
 from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
 from tunebench.studies.writing.loops.lower import Nest, UnloweredError, group_of
 from tunebench.studies.writing.loops.numbering import factor, in_order, in_turn
+from tunebench.studies.writing.loops.passes import Pass, operations_of
+from tunebench.studies.writing.loops.steps import Steps, is_scan
 from tunebench.studies.writing.loops.threads import Rows
-
-
-@dataclass(frozen=True)
-class Pass:
-    """An entry point.
-
-    Attributes:
-        text: of the entry point.
-        tensors: its parameters.
-        kept, reduced: how many elements it keeps, and how many of each it reduces; None of a pass without reductions.
-        rows, lanes: how many a block had better have, and how many threads each of them.
-        does: the operations, by torch's names.
-        joins: how many values of a row are joined where several blocks may have it; 0 where one has.
-        parts: how many blocks it had better have then.
-        innermost: the size of the dimension whose elements a thread has several of; None where it has one at once.
-        is_numbered: whether it numbers all elements of all rows, which may be more than any tensor has.
-    """
-
-    name: str
-    text: str
-    tensors: tuple[Tensor, ...]
-    kept: sympy.Expr
-    reduced: sympy.Expr | None
-    rows: int
-    lanes: int
-    does: tuple[str, ...]
-    joins: int = 0
-    parts: int = 1
-    innermost: sympy.Expr | None = None
-    is_numbered: bool = False
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """The names of the entry points."""
-        return (self.name, f"{self.name}_part", f"{self.name}_join") if self.joins else (self.name,)
 
 
 class UnfusedError(UnloweredError):
@@ -112,7 +77,7 @@ class NestWriter:
         sizes = [[*node._body.sizes[0], *node._body.sizes[1]] for node in in_order]
         self.domain = Domain(self.kept, self.reduced, sizes)
         self.handler.ranges.update(dict.fromkeys(self.domain.ranges, ValueRanges(0, sympy.oo)))
-        self.steps = self._steps()
+        self.steps = Steps(nodes, self.kept, self.reduced)
         self.stored: dict[str, tuple[int, sympy.Expr, str]] = {}
         self.read: dict[str, None] = {}
         self.written: dict[str, None] = {}
@@ -152,7 +117,7 @@ class NestWriter:
             step, place, value = self.stored[name]
             if sympy.expand(place - index) != 0:
                 raise UnfusedError(f"'{name}' is read elsewhere than it is written")
-            if step == self.step or not self._is_loop(step):
+            if step == self.step or not self.steps.is_loop(step):
                 return value
             self.reread.add(name)  # what the same thread wrote in an earlier loop
         kind = type_of(_dtype_of(name), self.main)
@@ -202,14 +167,14 @@ class NestWriter:
         return all(any(statement.startswith(f"const auto {name} = ") for statement in same) for name in named)
 
     def _is_of_items(self, step: int) -> bool:
-        return self.reduced is None or self._is_loop(step)
+        return self.reduced is None or self.steps.is_loop(step)
 
     def _tidy(self, index: sympy.Expr) -> sympy.Expr:
         return tidy(V.graph.sizevars.simplify_with_ranges(sympy.expand(index), self.domain.ranges))
 
     def _vote(self, index: sympy.Expr) -> None:
         """Count what lies along the rows, of what a loop reads and writes; or along which dimensions of elements."""
-        if self._is_loop(self.step):
+        if self.steps.is_loop(self.step):
             self.places.append(index)
         elif self.reduced is None and self._elements(index) * 2 > hint(self.kept):
             is_across = coefficient(index, self.item[0]) not in (1, -1)
@@ -230,7 +195,7 @@ class NestWriter:
         """Store an element, or what is one for each row."""
         index = self._tidy(index)
         self._vote(index)
-        if self.kinds[name] == "scalar_t" and self._is_loop(self.step) and self._is_read_behind(name):
+        if self.kinds[name] == "scalar_t" and self.steps.is_loop(self.step) and self._is_read_behind(name):
             value = handler.as_stored(value)  # what later loops read is what this one computes with
         self.stored[name] = (self.step, index, value)
         self.written[name] = None
@@ -289,9 +254,9 @@ class NestWriter:
 
     def write(self) -> Pass:
         """Return the pass."""
-        steps, texts = self.steps, list[str]()
-        for step in range(max(steps.values()) + 1 if steps else 0):
-            texts += self._step_text(step, [node for node in self.nodes if steps[node.get_name()] == step])
+        texts = list[str]()
+        for step in self.steps.all:
+            texts += self._step_text(step, [node for node in self.nodes if self.steps.of(node) == step])
         own = [f"const index_t {name} = {text};" for text, name in self.head.known.items()]
         if self.reduced is None:
             texts = self._of_items([*own, *texts])
@@ -302,7 +267,7 @@ class NestWriter:
         neighbours = self.neighbours_are_lanes()
         usual = self._rows(neighbours)
         rows, lanes = usual.threads() if usual else (256, 1)
-        is_split = usual is not None and usual.may_be_split() and not any(map(_is_scan, self.nodes))
+        is_split = usual is not None and usual.may_be_split() and not any(map(is_scan, self.nodes))
         joins, innermost = len(self.reductions) if is_split else 0, self.item[1] if self.has_items else None
         entry = Entry(self.name, tensors, self.kept, self.reduced, innermost, neighbours)
         return Pass(
@@ -313,7 +278,7 @@ class NestWriter:
             self.reduced,
             rows,
             lanes,
-            tuple(dict.fromkeys(name for node in self.nodes for name in _operations(node))),
+            tuple(dict.fromkeys(name for node in self.nodes for name in operations_of(node))),
             joins,
             usual.parts(rows) if usual and joins else 1,
             innermost,
@@ -324,48 +289,13 @@ class NestWriter:
         """The rows at the problem's sizes; None where nothing is reduced."""
         if self.reduced is None:
             return None
-        loops = len({step for step in self.steps.values() if self._is_loop(step)})
         has_window = len(self.domain.reduced_dimensions) > 1
-        return Rows(hint(self.kept), hint(self.reduced), loops, along, self.has_items, has_window)
+        return Rows(hint(self.kept), hint(self.reduced), self.steps.loops, along, self.has_items, has_window)
 
     def _is_read_behind(self, name: str) -> bool:
         """Whether a later loop reads a buffer that this one writes."""
         readers = [node for node in self.nodes if any(dep.name == name for dep in node.read_writes.reads)]
-        return any(self.steps[node.get_name()] > self.step and self._is_looped(node) for node in readers)
-
-    def _is_loop(self, step: int) -> bool:
-        return self.reduced is not None and step % 2 == 0
-
-    def _is_looped(self, node: SchedulerNode) -> bool:
-        """Whether a node has a value for each element, of a nest that reduces."""
-        if self.reduced is None:
-            return False
-        if node.is_reduction():
-            return True
-        return bool(V.graph.sizevars.simplify(group_of(node)[0] - self.kept) != 0)
-
-    def _steps(self) -> dict[str, int]:
-        """The step of each node: 2 s is loop s, 2 s + 1 what stands between it and the next."""
-        steps: dict[str, int] = {}
-        writers = {name: node for node in self.nodes for name in node.get_buffer_names()}
-        for node in self.nodes:
-            earliest = 0 if self._is_looped(node) or self.reduced is None else -1
-            for dep in node.read_writes.reads:
-                writer = writers.get(dep.name)
-                if writer is None or writer is node:
-                    continue
-                known = steps[writer.get_name()]
-                if writer.is_reduction() and not _is_scan(writer):
-                    known += 1  # its result is known behind the loop
-                if self._is_looped(node):
-                    earliest = max(earliest, known if known % 2 == 0 else known + 1)
-                else:
-                    earliest = max(earliest, known if known % 2 or self.reduced is None else known + 1)
-            steps[node.get_name()] = earliest
-        # Nodes that precede the first loop have a step of their own.
-        if self.reduced is not None:
-            steps = {name: step + 2 for name, step in steps.items()}
-        return steps
+        return any(self.steps.of(node) > self.step and self.steps.is_looped(node) for node in readers)
 
     def _step_text(self, step: int, nodes: Sequence[SchedulerNode]) -> list[str]:
         if not nodes:
@@ -373,20 +303,20 @@ class NestWriter:
         self.step, self.declared, self.joins, self.behind, self.guard = step, [], [], [], ""
         handler = self.handler
         self.scope = handler.lines
-        if not self._is_loop(step):
+        if not self.steps.is_loop(step):
             self.guard = "" if self.reduced is None else "if (is_first) "
             for node in nodes:
                 self._run(node)
             handler.lines.statements, made = [], handler.lines.statements
             return made
-        is_scan = any(map(_is_scan, nodes))
-        self.guard = "if (is_inside) " if is_scan else ""
+        has_scan = any(map(is_scan, nodes))
+        self.guard = "if (is_inside) " if has_scan else ""
         self.packs, self.puts, self.scans = {}, [], []
         with handler.scope() as self.scope:
             for node in nodes:
                 self._run(node)
         body = self._of_items(self.scope.statements)
-        if is_scan:
+        if has_scan:
             r, items, one = (start(R), " * items", "items") if self.has_items else (R, "", "1")
             head = [
                 f"for (index_t base = 0; base < reduced; base += lanes{items}) {{",
@@ -395,7 +325,7 @@ class NestWriter:
             ]
         else:
             head = [loop(has_items=self.has_items)]
-        return [*self.declared, *head, *body, "}" if is_scan else LOOPS_END, *self.joins, *self.behind]
+        return [*self.declared, *head, *body, "}" if has_scan else LOOPS_END, *self.joins, *self.behind]
 
     def _of_items(self, statements: Sequence[str]) -> list[str]:
         """The statements for each of the elements that a thread has at once, with the places of these."""
@@ -424,7 +354,7 @@ class NestWriter:
 
     def _run(self, node: SchedulerNode) -> None:
         kept, reduced = node._body.sizes
-        if self._is_looped(node) and not reduced:
+        if self.steps.is_looped(node) and not reduced:
             variables = self.domain.variables(kept)
             if variables is None:
                 self.is_numbered = True
@@ -442,7 +372,7 @@ class NestWriter:
             place_of = dict(zip(node._body.iter_vars, variables, strict=True))
             for name, (step, place, _) in self.stored.items():
                 reads: list[Any] = node._body.get_all_read_expr(name)  # type: ignore[no-untyped-call]
-                for read in reads if self._is_loop(step) else ():
+                for read in reads if self.steps.is_loop(step) else ():
                     if sympy.expand(place - self._tidy(read.subs(place_of))) != 0:
                         return [one.subs(R, self.reduced - 1 - R) for one in variables]
         return variables
@@ -515,20 +445,8 @@ def _most(counts: Mapping[sympy.Symbol, int], but: sympy.Symbol) -> sympy.Symbol
     return found if found is not None and counts[found] else None
 
 
-def _is_scan(node: SchedulerNode) -> bool:
-    return isinstance(getattr(node.node, "data", None), ir.Scan)
-
-
 def _dtype_of(name: str) -> torch.dtype:
     return V.graph.get_dtype(name)
-
-
-def _operations(node: SchedulerNode) -> list[str]:
-    found = []
-    for origin in getattr(node.node, "origins", ()):
-        target = origin.target
-        found.append(getattr(getattr(target, "overloadpacket", target), "__name__", str(target)))
-    return sorted(set(found))
 
 
 def may_join(nest: Nest, other: Nest) -> bool:

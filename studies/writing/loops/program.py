@@ -21,7 +21,8 @@ from tunebench.studies.writing.loops.domain import hint
 from tunebench.studies.writing.loops.expressions import cpp, python, tidy
 from tunebench.studies.writing.loops.in_place import in_their_place, reads, writes, written_in_place
 from tunebench.studies.writing.loops.lower import Lowered, Nest, Product, UnloweredError
-from tunebench.studies.writing.loops.nest import Pass, UnfusedError, may_join, nest_pass
+from tunebench.studies.writing.loops.nest import UnfusedError, may_join, nest_pass
+from tunebench.studies.writing.loops.passes import Pass
 from tunebench.tuner.space import CPP_WORDS
 
 _WORDS = (

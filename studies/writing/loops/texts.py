@@ -12,7 +12,7 @@ from torch import nn
 
 from tunebench.kernels.blocks.device_function import has_fast_form
 from tunebench.kernels.runtime.attributes import attributes_of
-from tunebench.studies.writing.loops.nest import Pass
+from tunebench.studies.writing.loops.passes import Pass
 from tunebench.studies.writing.loops.program import Program
 
 _FREE = 2
