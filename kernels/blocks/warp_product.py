@@ -76,7 +76,7 @@ def product_by_warps(plan: Plan, x: torch.Tensor, weight: torch.Tensor, in_colum
     operands = (_stack(x, in_columns.x), _stack(weight, in_columns.weight))
     (x, x_stride), (weight, weight_stride) = operands
     warps, stack = plan.integer("warps"), made.shape[:-2].numel()
-    blocks = (stack * ceil_div(features, _STEP * warps), ceil_div(rows, plan.integer("tile_rows")))
+    blocks = stack * ceil_div(rows, plan.integer("tile_rows")) * ceil_div(features, _STEP * warps)
     plan.launch("warp_product", x, weight, made, x_stride, weight_stride, blocks=blocks, threads=32 * warps)
     return made
 

@@ -115,11 +115,12 @@ extern "C" __global__ void __launch_bounds__(product_threads, 512 / product_thre
                  long long x_stride, long long w_stride) {
     constexpr int features = out_features, depth = in_features, tile_features = features_of_warp * warps;
     constexpr int tiles = (features + tile_features - 1) / tile_features, row_tiles = tile_rows / 16;
+    constexpr int bands = (rows + tile_rows - 1) / tile_rows;  // of the rows of one product
     using OfX = Lines<rows, depth, tile_rows, x_in_columns>;
     using OfW = Lines<features, depth, tile_features, w_in_columns>;
     __shared__ alignas(16) scalar_t x_stage[OfX::halves], w_stage[OfW::halves];
-    const long long product = blockIdx.x / tiles;
-    const int first_row = rows <= tile_rows ? 0 : blockIdx.y * tile_rows;
+    const long long product = blockIdx.x / tiles / bands;
+    const int first_row = bands == 1 ? 0 : blockIdx.x / tiles % bands * tile_rows;
     const int first_feature = tiles == 1 ? 0 : blockIdx.x % tiles * tile_features;
     OfX of_x{x + product * x_stride, first_row};
     OfW of_w{w + product * w_stride, first_feature};
