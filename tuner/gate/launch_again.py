@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+NO_ROOM = 87
+"""The exit code where the device has no memory left, which is no launch's fault."""
+
 
 def main(recording: str, device_index: str) -> None:
     """Make every launch, and wait for the last."""
@@ -19,6 +22,8 @@ def main(recording: str, device_index: str) -> None:
 
     def ask(function: Any, *arguments: Any) -> Any:
         status, *values = function(*arguments)
+        if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            sys.exit(NO_ROOM)
         if int(status) != 0:
             sys.exit(f"{function.__name__}: {status}")
         return values[0] if values else None

@@ -50,6 +50,10 @@ def nothing_to_inspect(why: str) -> Inspection:
     return lambda: [f"{NOT_ASKED}: {why}"]
 
 
+class _NoRoomError(Exception):
+    """The device has no memory left to make launches again."""
+
+
 @dataclass(frozen=True)
 class LaunchInspection:
     """Recorded launches, as an `Inspection`.
@@ -76,9 +80,15 @@ class LaunchInspection:
         exempt = sorted({launch.entry_point for launch in self.launches if not self._concerns("racecheck", launch)})
         with ThreadPoolExecutor(len(TOOLS)) as pool:
             runs = {tool: pool.submit(self._made_again, tool, asked[tool]) for tool in TOOLS}
+        has_room = True
         for tool, run in runs.items():
-            if (finding := run.result()) is not None:
-                raise StageRefused(f"{tool}: {finding}")
+            try:
+                if (finding := run.result()) is not None:
+                    raise StageRefused(f"{tool}: {finding}")
+            except _NoRoomError:
+                has_room = False
+        if not has_room:
+            return [f"{NOT_ASKED}: the device has no memory left to make the launches again"]
         notes = [f"{sum(map(bool, asked.values()))} cases"]
         if exempt:
             notes.append(f"racecheck passed over {', '.join(exempt)}: it does not know the barriers of bulk copies")
@@ -106,6 +116,8 @@ class LaunchInspection:
             ended = run_command([*command_of(tool), *child], min(_SECONDS, left))
         if ended.code == 0:
             return None
+        if ended.code == launch_again.NO_ROOM:
+            raise _NoRoomError
         if ended.code is None and left < _SECONDS:
             raise OutOfTimeError(f"{tool} was not over in time")
         if ended.code is None:

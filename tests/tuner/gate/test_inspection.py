@@ -12,7 +12,9 @@ from tests.gate_files.references import SCALE
 from tunebench.tuner.gate.boundary.box import Walls
 from tunebench.tuner.gate.boundary.inspection import inspect_call
 from tunebench.tuner.gate.boundary.spec import Files
-from tunebench.tuner.gate.sanitizer import findings_in, is_of_a_library
+from tunebench.tuner.gate.launch_again import NO_ROOM
+from tunebench.tuner.gate.launches import Launch
+from tunebench.tuner.gate.sanitizer import LaunchInspection, findings_in, is_of_a_library
 from tunebench.tuner.gate.stage_log import StageRefused
 from tunebench.tuner.kernel import Mode
 
@@ -118,6 +120,21 @@ def test_what_racecheck_says_of_library_kernels_does_not_count(monkeypatch: pyte
     assert inspected(monkeypatch, tmp_path, race.format(library)) == "2 cases"
     said = inspected(monkeypatch, tmp_path, race.format(own))
     assert said.startswith("refused: racecheck: Error: Race reported between Write access at row_sums(")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(NO_ROOM, ["not asked: the device has no memory left to make the launches again"]), (0, ["2 cases"])],
+)
+def test_launches_that_the_device_has_no_memory_for_refuse_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, said: list[str]
+) -> None:
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(f"#!/bin/sh\nexit {code}\n", encoding="utf-8")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    launch = Launch(b"", "weigh", (1, 1, 1), (32, 1, 1), 0, ((b"1234", 4),), ((0, 0),))
+    assert LaunchInspection(0, (launch,))() == said
 
 
 @pytest.mark.slow
