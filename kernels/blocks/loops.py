@@ -53,6 +53,11 @@ class ProductSizes(NamedTuple):
     features: int
     in_columns: InColumns | None
 
+    @property
+    def lie(self) -> InColumns:
+        """Which factors lie in columns, those of a layer too."""
+        return self.in_columns or InColumns(False, False)
+
 
 def fast_math() -> _Part:
     """Return the tunable that takes CUDA's fast functions, for all passes of a source."""
@@ -230,7 +235,7 @@ def multiply(plan: Plan, function: Callable[..., torch.Tensor], *given: torch.Te
     if own is None:
         return function(*given)
     if own.is_by_warps:
-        made = product_by_warps(own.plan, x, weight.mT, _lying(sizes))
+        made = product_by_warps(own.plan, x, weight.mT, sizes.lie)
         return made.add_(added[0]) if added else made
     is_bias = sizes.in_columns is None and added and added[0].stride()[:-1] in ((), (0,))
     bias = added[0].reshape(-1, sizes.features)[0] if is_bias else None
@@ -302,15 +307,10 @@ def product_kernel(
     for wanted in _WAYS["half" if problem.item_bytes < _SINGLE_BYTES else way]:
         with contextlib.suppress(UserError):
             return kernel, kernel.space.choose(wanted, problem, device), problem
-    if problem.item_bytes < _SINGLE_BYTES and (tiles := chosen_by_warps(rows, depth, features, _lying(sizes))):
-        kernel = kernel_of_warps(_lying(sizes))
+    if problem.item_bytes < _SINGLE_BYTES and (tiles := chosen_by_warps(rows, depth, features, sizes.lie)):
+        kernel = kernel_of_warps(sizes.lie)
         return kernel, kernel.space.choose(tiles, problem, device), problem
     return None
-
-
-def _lying(sizes: ProductSizes) -> InColumns:
-    """How the factors lie, those of a layer too."""
-    return sizes.in_columns or InColumns(False, False)
 
 
 def accumulator(plan: Plan) -> torch.dtype:

@@ -28,9 +28,6 @@ def kernel_of_product(in_columns: InColumns | None) -> Kernel:
     passes = elements_space()
     of_inputs = () if in_columns is None else split_product.OF_INPUTS
     limits = () if in_columns is None else (*products.limits_of_inputs(in_columns), split_product.SLICES)
-    lies = "".join(
-        f"_{name}_in_columns" for name, turned in (in_columns._asdict() if in_columns else {}).items() if turned
-    )
     return Kernel.declare(
         __file__,
         SearchSpace(
@@ -38,13 +35,18 @@ def kernel_of_product(in_columns: InColumns | None) -> Kernel:
             tuple(dict.fromkeys((*products.CONSTRAINTS, *passes.constraints, *limits))),
         ),
         source=source.text(),
-        name="product_of_a_layer" if in_columns is None else f"product_of_inputs{lies}",
+        name="product_of_a_layer" if in_columns is None else f"product_of_inputs{lying(in_columns)}",
         texts={},
         axes={},
         modes=(Mode.EVAL, Mode.FROZEN) if in_columns is None else (Mode.EVAL,),
         dtypes=DTYPES,
         bulk_copies=products.BULK_COPIES,
     )
+
+
+def lying(in_columns: InColumns) -> str:
+    """Return how inputs lie, as the end of a kernel's name."""
+    return "".join(f"_{name}_in_columns" for name, turned in in_columns._asdict().items() if turned)
 
 
 def product(

@@ -6,6 +6,7 @@ import functools
 
 import torch
 
+from tunebench.kernels.blocks.plain_product import lying
 from tunebench.kernels.shared.alignment import aligned
 from tunebench.kernels.shared.half_product import HALF_TYPES
 from tunebench.kernels.shared.split_product import InColumns
@@ -34,12 +35,11 @@ def kernel_of_warps(in_columns: InColumns) -> Kernel:
         f"constexpr bool {name}_in_columns = {str(turned).lower()};"
         for name, turned in zip("xw", in_columns, strict=True)
     ]
-    lies = "".join(f"_{name}_in_columns" for name, turned in in_columns._asdict().items() if turned)
     return Kernel.declare(
         __file__,
         SPACE,
         source="\n".join((*constants, '#include "warp_product.cuh"\n')),
-        name=f"product_by_warps{lies}",
+        name=f"product_by_warps{lying(in_columns)}",
         texts={},
         compiled_axes=("rows", "in_features", "out_features"),
         axes={},

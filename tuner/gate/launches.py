@@ -14,7 +14,7 @@ from tunebench.tuner.result import LaunchShape
 from tunebench.tuner.tensor_map import MapLayout, TensorMap
 
 MOST_BYTES = 1 << 24
-"""That are recorded of memory with numbers that no address depends on."""
+"""Upper limit of the bytes that are recorded of memory whose numbers no address depends on."""
 
 
 @dataclass(frozen=True)

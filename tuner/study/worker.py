@@ -63,7 +63,7 @@ EVALUATE_SECONDS = 60.0
 REFERENCE_CALLS = 200.0
 
 _LATE_SECONDS = 0.5
-"""For a worker to end what it has started when its time is over, before it is ended itself."""
+"""A worker has so long to end what it has started when its time is over, before it is ended itself."""
 
 _LONGEST_WAIT_SECONDS = 7 * 86400.0
 """For a device that others work on."""

@@ -108,7 +108,6 @@ def literal(value: Any, kind: str) -> str:
 
 
 _DECLARED, _WORD = re.compile(r"const auto (\w+) = "), re.compile(r"\w+")
-_NAMED = re.compile(r"const [\w ]+ (\w+) = ")
 _HERE_ALONE = re.compile(r"\[|\bchecked\(|\brequire\(|div\(|%")
 """Statements with these stay behind their condition: they read memory, or may trap."""
 
@@ -137,7 +136,7 @@ def made_from(value: str, statements: Sequence[str]) -> list[str]:
     """Return those of a scope's statements that a value is made from."""
     found, used = list[str](), set(_WORD.findall(value))
     for one in reversed(statements):
-        if (name := _NAMED.match(one)) and name[1] in used:
+        if (name := _DECLARED.match(one)) and name[1] in used:
             found.append(one)
             used.update(_WORD.findall(one))
     return found[::-1]

@@ -150,6 +150,11 @@ def product_of(size: sympy.Expr) -> sympy.Expr:
     return sympy.factor(size) if isinstance(size, sympy.Add) else size
 
 
+def has_neighbours(expression: sympy.Expr, symbol: sympy.Symbol) -> bool:
+    """Return whether neighbours along a symbol lie beside each other, forwards or backwards."""
+    return coefficient(expression, symbol) in (1, -1)
+
+
 def coefficient(expression: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr | None:
     """Return how far apart neighbours along a symbol are; None where that depends on where they are."""
     step = sympy.expand(expression.subs(symbol, symbol + 1) - expression)

@@ -23,7 +23,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from tunebench.studies.writing.loops.body import Handler, Lines, cast, in_front, made_from, run_body, type_of
 from tunebench.studies.writing.loops.domain import Domain, hint, is_by_rows, simplified
 from tunebench.studies.writing.loops.entry import LOOPS_END, Entry, K, R, Tensor, loop, start
-from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, product_of, tidy
+from tunebench.studies.writing.loops.expressions import coefficient, cpp, grouped, has_neighbours, product_of, tidy
 from tunebench.studies.writing.loops.lower import Nest, UnloweredError, group_of
 from tunebench.studies.writing.loops.numbering import factor, in_order, in_turn
 from tunebench.studies.writing.loops.passes import Pass, operations_of
@@ -177,8 +177,8 @@ class NestWriter:
         if self.steps.is_loop(self.step):
             self.places.append(index)
         elif self.reduced is None and self._elements(index) * 2 > hint(self.kept):
-            is_across = coefficient(index, self.item[0]) not in (1, -1)
-            for symbol in [one for one, _ in self.dimensions if coefficient(index, one) in (1, -1)]:
+            is_across = not has_neighbours(index, self.item[0])
+            for symbol in [one for one, _ in self.dimensions if has_neighbours(index, one)]:
                 self.packable[symbol] = self.packable.get(symbol, 0) + self._is_packable(index, symbol)
                 self.across[symbol] = self.across.get(symbol, 0) + is_across
 
@@ -434,7 +434,7 @@ class NestWriter:
         for place in self.places:
             elements = self._elements(place)
             for symbol in place.free_symbols & {K, R, *self.handler.ranges}:
-                if coefficient(place, symbol) in (1, -1):
+                if has_neighbours(place, symbol):
                     votes += elements if str(symbol) in self.along_rows else -elements
         return votes > 0
 
