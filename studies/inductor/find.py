@@ -17,7 +17,7 @@ from tunebench.studies.inductor.backend import compile_with, modes_options, regi
 from tunebench.studies.inductor.known import is_lost
 from tunebench.studies.inductor.products import AS_IN_GRAPH, Write
 from tunebench.studies.inductor.region import Region, laid_out
-from tunebench.tuner.timing.torch_compile import without_reports
+from tunebench.tuner.timing.torch_compile import use_torchs_assembler, without_reports
 
 _FORWARDS = 3
 _HELD_CYCLES = 100_000_000
@@ -178,6 +178,7 @@ def find_regions(model: Callable[..., Any], inputs: Sequence[Any], mode: str | N
         mode: of `torch.compile`, which decides what is fused; without its CUDA graphs, in which nothing can be probed.
     """
     global _probe  # noqa: PLW0603 - compiled graphs find it by its name
+    use_torchs_assembler()
     patches = {**modes_options(mode), "triton.cudagraphs": False, "fx_graph_cache": False}
     _probe = Probe()
 

@@ -12,7 +12,8 @@ import torch
 
 from tunebench.db.connection.database import Database
 from tunebench.studies.display.terminal import print_line, print_table
-from tunebench.studies.inductor.find import RegionInModel, find_regions
+from tunebench.studies.inductor.backend import modes_options
+from tunebench.studies.inductor.find import RegionInModel, find_regions, run_model
 from tunebench.studies.inductor.known import Evidence, evidence_for, model_in, problem_of, regions_folder
 from tunebench.studies.inductor.region import Region, Value
 from tunebench.studies.tuning.for_problem import resolve_problem
@@ -26,6 +27,7 @@ from tunebench.tuner.errors import TunebenchError, first_line
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.study.outcome import Ending
+from tunebench.tuner.timing.torch_compile import without_reports
 
 LEAST_SECONDS = 30.0
 """Least seconds of a region, those in which torch compiles it included. Of a UNet's block all five regions that had 30
@@ -83,6 +85,8 @@ def optimize_regions(
     """
     report = OptimizeReport([])
     found = _new_regions(report, model, inputs, mode)
+    if seconds >= LEAST_SECONDS and any(_is_unknown(one) for one in found):
+        _learn_choices(model, inputs, mode)
     ends = time.monotonic() + seconds
     while found:
         waiting = sum(one.found.seconds for one in found)
@@ -104,6 +108,25 @@ def optimize_regions(
         found = _new_regions(report, model, inputs, mode)
     report.regions.sort(key=lambda one: -one.found.seconds)
     return report
+
+
+def _learn_choices(model: Callable[..., Any], inputs: Sequence[Any], mode: str | None) -> None:
+    """Have max-autotune choose its code for the whole model, once and while nothing else runs.
+
+    PyTorch keeps what it has measured: the study of each region then compares with the choice that the model has, and
+    does not spend its seconds on making it again.
+    """
+    if modes_options(mode).get("max_autotune"):
+        with without_reports():
+            run_model(torch.compile(model, mode=mode), inputs)
+
+
+def _is_unknown(one: OptimizedRegion) -> bool:
+    """Whether a region would be tuned."""
+    try:
+        return evidence_for(one.found.region) is None
+    except TunebenchError:
+        return False
 
 
 def _new_regions(

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor import ir
+from torch._inductor import config, ir
 from torch._inductor.inductor_prims import prepare_softmax_online
 from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
 from torch._inductor.virtualized import V
@@ -33,7 +33,7 @@ from torch import nn
 
 
 class Model(nn.Module):
-    compile_mode = "max-autotune-no-cudagraphs"  # a CUDA graph of its own would copy its inputs
+    compile_mode = "{mode}"  # as the model's, without CUDA graphs: one of its own would copy its inputs
 
     def forward(self, {names}):
 '''
@@ -255,7 +255,8 @@ class _Writer:
             NotRegionError: there is no Python for an operation.
         """
         names = list(self._names.values())
-        head = _HEAD.format(signature=self._signature(), names=", ".join(names))
+        mode = "max-autotune-no-cudagraphs" if config.max_autotune else "default"
+        head = _HEAD.format(signature=self._signature(), names=", ".join(names), mode=mode)
         lines = []
         for node, name, value in zip(self._inputs, names, self._inputs.values(), strict=True):
             if not value.is_plain:

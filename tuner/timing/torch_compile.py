@@ -37,7 +37,7 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
     bars = torch.hub.tqdm  # type: ignore[attr-defined]
     if hasattr(bars, "set_lock"):  # by itself it takes a semaphore, which a worker that is killed leaves behind
         bars.set_lock(threading.RLock())
-    _use_torchs_assembler()
+    use_torchs_assembler()
     mode = getattr(model, "compile_mode", mode)
     compiled: Callable[..., Any] = torch.compile(model, mode=mode, dynamic=False)
     try:
@@ -49,7 +49,7 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
     return compiled
 
 
-def _use_torchs_assembler() -> None:
+def use_torchs_assembler() -> None:
     """Have Triton use PyTorch's ptxas in this process, as Inductor's processes do.
 
     By itself PyTorch 2.11 uses Triton's own here: max-autotune then finds nothing that they have built in Triton's
