@@ -263,3 +263,19 @@ def test_what_is_not_finite_stays_so(cuda: Device, name: str) -> None:
                 wanted = reference(*inputs)
             assert torch.equal(output.isnan(), wanted.isnan()), way
             assert torch.equal(output.isinf(), wanted.isinf()), way
+
+
+@pytest.mark.parametrize("given", LAYOUTS)
+def test_an_infinity_in_a_filter_times_zeros_around_an_image_is_no_number(cuda: Device, given: str) -> None:
+    options = (64, 128, GEOMETRIES["padded"])
+    reference, tuned = Model(*options).cuda().eval(), Tuned(*options).cuda().eval()
+    tuned.load_state_dict(reference.state_dict())
+    for model in (reference, tuned):
+        model.conv.weight.data[5, 3, 0, 0] = float("inf")
+    x = torch.randn(2, 64, 20, 24, device="cuda").contiguous(memory_format=LAYOUTS[given])
+    with torch.no_grad():
+        wanted = reference(x).isnan()
+    assert wanted[:, 5].any() and not wanted[:, 6:].any()
+    for pick, way in enumerate(("im2col", "im2col_parts")):
+        output = outputs(tuned, cuda, [x], pick, way)
+        assert output is not None and torch.equal(output.isnan(), wanted), way

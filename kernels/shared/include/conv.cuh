@@ -51,6 +51,10 @@ using weight_t = Choose<half_weight, multiplied_t, scalar_t>;
 
 // Of zeros above the first row and left of the first column; where their number in all is odd, one more lies behind.
 constexpr long long padding_above = padding_height / 2, padding_before = padding_width / 2;
+// Zeros around an image are multiplied, as tensor cores and the libraries do: times an infinity they are no number. PyTorch's
+// own kernels, for channels by themselves, leave them out.
+constexpr bool has_padding = !transposed && (groups == 1 || groups < in_channels) &&
+                             (padding_depth > 0 || padding_height > 0 || padding_width > 0);
 // From a window's first row and column to its last.
 constexpr long long span_height = (kernel_height - 1) * dilation_height + 1;
 constexpr long long span_width = (kernel_width - 1) * dilation_width + 1;

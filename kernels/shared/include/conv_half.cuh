@@ -335,16 +335,17 @@ __device__ __noinline__ accumulator_t convolved(const scalar_t* x, const scalar_
     for (long long place = 0; place < area; ++place) {
         const long long down = row * stride_height - padding_above + place / kernel_width * dilation_height;
         const long long across = column * stride_width - padding_before + place % kernel_width * dilation_width;
-        if (down < 0 || down >= shape.height || across < 0 || across >= shape.width) {
+        const bool beyond = down < 0 || down >= shape.height || across < 0 || across >= shape.width;
+        if (beyond && !has_padding) {
             continue;
         }
-        const scalar_t* values =
-            x + offset_of(sample, first_channel, down * shape.width + across, in_channels, pixels, input_last);
+        const long long pixel = beyond ? 0 : down * shape.width + across;
+        const scalar_t* values = x + offset_of(sample, first_channel, pixel, in_channels, pixels, input_last);
         const scalar_t* weights = weight + offset_of(out_channel, 0, place, channels, area, shape.weight_last);
         const long long value_step = input_last ? 1 : pixels, weight_step = shape.weight_last ? 1 : area;
 #pragma unroll 1
         for (long long channel = 0; channel < channels; ++channel) {
-            sum += values[channel * value_step] * weights[channel * weight_step];
+            sum += (beyond ? scalar_t(0.0f) : values[channel * value_step]) * weights[channel * weight_step];
         }
     }
     return sum;

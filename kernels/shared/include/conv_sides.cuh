@@ -64,10 +64,11 @@ __device__ __noinline__ accumulator_t convolved(const scalar_t* x, const scalar_
                                        padding_height, dilation_height);
         const long long across =
             seen_at(out.width, place % kernel_width, width, stride_width, padding_width, dilation_width);
-        if (in < 0 || down < 0 || across < 0) {
+        const bool beyond = in < 0 || down < 0 || across < 0;
+        if (beyond && !has_padding) {
             continue;
         }
-        const long long pixel = (in * height + down) * width + across;
+        const long long pixel = beyond ? 0 : (in * height + down) * width + across;
         const scalar_t* values = x + offset_of(sample, first_channel, pixel, in_channels, pixels, input_last);
         const auto weights = [&](long long channel) {
             return weight + weight_offset(out_channel, channel, place, shape.out_channels, channels, area,
@@ -76,7 +77,7 @@ __device__ __noinline__ accumulator_t convolved(const scalar_t* x, const scalar_
         const long long value_step = input_last ? 1 : pixels, weight_step = weights(1) - weights(0);
 #pragma unroll 1
         for (long long channel = 0; channel < channels; ++channel) {
-            sum += values[channel * value_step] * weights(0)[channel * weight_step];
+            sum += (beyond ? scalar_t(0.0f) : values[channel * value_step]) * weights(0)[channel * weight_step];
         }
     }
     return sum;
