@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
                   const float* __restrict__ late_rows, unsigned* __restrict__ late_counts,
                   long long first_late{of_inputs}) {{
 #if TUNEBENCH_HOPPER
-    if constexpr (fused) {{
+    if constexpr (fused && !rounds_rows) {{
         const ProductShape shape{{x_rows, w_rows, depth{products}}};
         const LateRows late{{late_rows, late_counts, first_late}};
         const ProductEpilogue<Behind> epilogue{{{behind}, linear_bias, output, w_rows, {whole}}};
@@ -89,6 +89,21 @@ extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUST
         const TensorMap* const weights[] = {{{weights}}};
         half_product_of_block(x, weights, ProductShape{{x_rows, w_rows, depth}},
                               ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, true}});
+    }}
+#endif
+}}
+
+extern "C" __global__ void __launch_bounds__(product_threads, 1) TUNEBENCH_CLUSTER(product_cluster)
+    rounded_product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,
+                    const int* __restrict__ x_exponents, const int* __restrict__ w_exponents, long long x_rows,
+                    long long w_rows, long long depth, const scalar_t* __restrict__ linear_bias,
+                    scalar_t* __restrict__ output{parameters}) {{
+#if TUNEBENCH_HOPPER
+    if constexpr (rounds_rows) {{
+        const TensorMap* const weights[] = {{&w}};
+        half_product_of_block(x, weights, ProductShape{{x_rows, w_rows, depth}},
+                              ProductEpilogue<Behind>{{{behind}, linear_bias, output, w_rows, {of_whole}}},
+                              RowScales{{x_exponents, w_exponents}});
     }}
 #endif
 }}
@@ -282,7 +297,7 @@ class LinearSource:
         """Return the structure through which passes and epilogues read the functions' operands."""
         rows, features, elements = (self._of(one) for one in (Kind.PER_ROW, Kind.PER_FEATURE, Kind.ELEMENT))
         singles, layers = self._of(Kind.PER_TENSOR), self._of(Kind.LAYER)
-        values = [f"numbers<width, fused_halves>({_member(one)} + position)" for one in elements]
+        values = [f"numbers<width, finishes_packs>({_member(one)} + position)" for one in elements]
         made = [f"biased(products[{at}], columns.{_member(one)})" for at, one in enumerate(layers)]
         return _ARGUMENTS.format(
             members="\n".join(f"    {_type_of(one)} {_member(one)};" for one in self.used),

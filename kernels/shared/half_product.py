@@ -20,7 +20,7 @@ HALF_TYPES = ("float16", "bfloat16")
 
 LINE_BYTES = 128
 LINE_DEPTH = 64
-_COLUMNS_OF_MAP = 32
+COLUMNS_OF_MAP = 32
 BARRIER_BYTES = 16
 
 
@@ -45,7 +45,7 @@ def _copy_engine_reads(product: str, problem: Problem) -> bool:
     """Return whether rows begin at multiples of 16 bytes, and features come in whole copies."""
     if not multiplies_halves(product, problem):
         return True
-    return problem.axes["in_features"] % 8 == 0 and problem.axes["out_features"] % _COLUMNS_OF_MAP == 0
+    return problem.axes["in_features"] % 8 == 0 and problem.axes["out_features"] % COLUMNS_OF_MAP == 0
 
 
 def _is_finished_at_once(product: str, problem: Problem) -> bool:
@@ -86,28 +86,34 @@ def tiles_hold(layers: int) -> Constraint:
     """Require that a tile has as many features of each of so many layers, and each block of a cluster its copies."""
 
     def hold(product: str, product_columns: int, product_cluster: int, problem: Problem) -> bool:
-        of_copy = layers * product_cluster * _COLUMNS_OF_MAP
+        of_copy = layers * product_cluster * COLUMNS_OF_MAP
         return not multiplies_halves(product, problem) or product_columns % of_copy == 0
 
     return Constraint("tiles_of_halves_hold_all_layers", hold)
 
 
-def _geometry(plan: Plan, rows: int, features: int, depth: int, layers: int) -> _Geometry:
+def geometry_of(plan: Plan, rows: int, features: int, depth: int, layers: int) -> _Geometry:
+    """Return the launch of a product of so many layers, and how their operands lie."""
     columns, cluster = plan.integer("product_columns") // layers, plan.integer("product_cluster")
-    row, groups = 2 * depth, features // _COLUMNS_OF_MAP
+    row, groups = 2 * depth, features // COLUMNS_OF_MAP
     return _Geometry(
         x=rows_of(rows, depth, TILE_ROWS),
         # Rows 8 · q + 2 · i + p of each 32, in the order of i, q and p.
         weight=MapLayout(
             2,
             (depth, 2, 4, 4, groups),
-            (row, 8 * row, 2 * row, _COLUMNS_OF_MAP * row),
-            (LINE_DEPTH, 2, 4, 4, columns // cluster // _COLUMNS_OF_MAP),
+            (row, 8 * row, 2 * row, COLUMNS_OF_MAP * row),
+            (LINE_DEPTH, 2, 4, 4, columns // cluster // COLUMNS_OF_MAP),
             LINE_BYTES,
         ),
         blocks=blocks_of_product(ceil_div(features, columns), rows, cluster, plan.device),
         shared=_shared_bytes(plan.integer("product_columns"), plan.integer("product_stages")),
     )
+
+
+def for_packs(epilogue: Sequence[Argument]) -> list[Argument]:
+    """Return what an epilogue takes, where its tensors are read in packs."""
+    return [aligned(one) if isinstance(one, torch.Tensor) else one for one in epilogue]
 
 
 def half_product(plan: Plan, x: torch.Tensor, weights: Sequence[torch.Tensor], *epilogue: Argument) -> None:
@@ -120,9 +126,8 @@ def half_product(plan: Plan, x: torch.Tensor, weights: Sequence[torch.Tensor], *
     """
     x = aligned(x.contiguous())
     (rows, depth), features = x.shape, weights[0].shape[0]
-    found = plan.once(_geometry, rows, features, depth, len(weights))
+    found = plan.once(geometry_of, rows, features, depth, len(weights))
     maps = [TensorMap(aligned(one.contiguous()), found.weight) for one in weights]
     operands: tuple[Argument, ...] = (TensorMap(x, found.x), *maps, rows, features, depth)
-    behind = [aligned(one) if isinstance(one, torch.Tensor) else one for one in epilogue]
     shape = {"blocks": found.blocks, "threads": PRODUCT_THREADS, "shared": found.shared}
-    plan.launch("half_product", *operands, *behind, **shape, early=bool(plan["early_launches"]))
+    plan.launch("half_product", *operands, *for_packs(epilogue), **shape, early=bool(plan["early_launches"]))

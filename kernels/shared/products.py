@@ -14,7 +14,14 @@ import torch
 from torch import nn
 
 from tunebench.kernels.runtime.derived import Keeper
-from tunebench.kernels.shared import half_product, half_stream, parts_product, split_product, stream_product
+from tunebench.kernels.shared import (
+    half_product,
+    half_stream,
+    parts_product,
+    rounded_product,
+    split_product,
+    stream_product,
+)
 from tunebench.kernels.shared.split_product import InColumns
 from tunebench.tuner.build import Argument
 from tunebench.tuner.configuration import Value
@@ -47,6 +54,7 @@ CONSTRAINTS = (
     *split_product.CONSTRAINTS,
     *half_product.CONSTRAINTS,
     *parts_product.CONSTRAINTS,
+    *rounded_product.CONSTRAINTS,
     *stream_product.CONSTRAINTS,
     *half_stream.CONSTRAINTS,
 )
@@ -60,6 +68,7 @@ _STREAM: Mapping[str, Value] = {
     "stream_unroll": 2,
 }
 STARTS: tuple[Mapping[str, Value], ...] = (
+    {**TILES, "weight_parts": "halves", "split_threads": 512},
     {**TILES, "weight_parts": "rounded", "split_threads": 512},
     # Before int8, which the gate refuses often, after half of a short study's time.
     {**TILES, "weight_parts": "fp16", "split_threads": 256, "sum_stages": 32},
@@ -69,7 +78,10 @@ STARTS: tuple[Mapping[str, Value], ...] = (
     {"product": "stream", "stream_unit": "lanes", "stream_weight": "rounded", "stream_features": 2},
     {"product": "stream"},
     {"product": "stream", "stream_features": 64, "stream_split": 2, "stream_stages": 8},
-    {**TILES, "product_columns": 128, "product_stages": 6, "product_cluster": 1, "weight_parts": "rounded"},
+    *(
+        {**TILES, "product_columns": 128, "product_stages": 6, "product_cluster": 1, "weight_parts": parts}
+        for parts in ("halves", "rounded")
+    ),
 )
 """A study begins with these, where its problem has them: they were the best of the shipped kernels at most sizes."""
 
@@ -89,6 +101,7 @@ def _vector_is_streamed(product: str, problem: Problem) -> bool:
 CONSTRAINTS_OF_INPUTS = (
     *split_product.CONSTRAINTS_OF_INPUTS,
     *parts_product.CONSTRAINTS_OF_INPUTS,
+    *rounded_product.CONSTRAINTS_OF_INPUTS,
     *stream_product.CONSTRAINTS_OF_INPUTS,
     Constraint("a_vector_is_not_split", _vector_is_streamed),
 )
@@ -137,6 +150,10 @@ def own_product(
     if plan.problem.dtype != "float32":
         half_product.half_product(plan, x, weights, *epilogue)
         return None
+    if plan["weight_parts"] == split_product.HALVES:
+        if in_columns is not None:
+            x, weight = x.flatten(0, -2), weight.flatten(0, -2)  # of one product
+        return rounded_product.rounded_product(plan, x, weight, *epilogue, model=model, in_columns=in_columns)
     if in_columns is not None:
         return split_product.product_of_inputs(plan, x, weight, in_columns, *epilogue)
     return split_product.fused_product(plan, x, weight, exponents, *epilogue, model=model)

@@ -43,6 +43,11 @@ _LATE_BYTES = 3 * 4 * 2048
 _SUM_STAGES_OF_EAGER = 14
 
 
+HALVES = "halves"
+"""The weight's parts, and those of x, are rows in fp16, for `rounded_product.py`."""
+_ROUNDED = ("rounded", HALVES)
+
+
 def is_fused(product: str) -> bool:
     """Return whether the product is ours, from split halves, with everything behind it in its epilogue."""
     return product == "fused"
@@ -56,7 +61,7 @@ def splits(product: str, problem: Problem) -> bool:
 def _splits_weight(product: str, weight_parts: str, problem: Problem) -> bool:
     """Return whether every call splits the weight, so that the place for it is worth tuning."""
     mode = problem.options.get("mode")  # of two inputs there is none
-    return splits(product, problem) and weight_parts != "none" and mode not in (None, Mode.FROZEN)
+    return splits(product, problem) and weight_parts not in ("none", HALVES) and mode not in (None, Mode.FROZEN)
 
 
 def _shared_bytes(product_columns: int, product_stages: int, weight_parts: str) -> int:
@@ -88,7 +93,7 @@ def _sums_are_exact(weight_parts: str, problem: Problem) -> bool:
 
 def _holds_enough(weight_parts: str, problem: Problem) -> bool:
     """Small terms of four significant bits are never as exact as eager; without any, operands have TF32's eleven."""
-    if weight_parts == "rounded":
+    if weight_parts in _ROUNDED:
         return problem.accuracy is Accuracy.TF32
     return weight_parts != "e4m3" or problem.accuracy is not Accuracy.EAGER
 
@@ -100,12 +105,12 @@ def _sums_are_asked_for(product: str, sum_stages: int, problem: Problem) -> bool
 
 def _sums_are_worth_it(weight_parts: str, sum_stages: int) -> bool:
     """Beside the rounding of the operands, what tensor cores truncate is nothing."""
-    return weight_parts != "rounded" or sum_stages == 0
+    return weight_parts not in _ROUNDED or sum_stages == 0
 
 
 def _bytes_of_parts(weight_parts: str) -> int:
     """Return the bytes of an element's parts."""
-    return 2 if weight_parts == "rounded" else 4
+    return 2 if weight_parts in _ROUNDED else 4
 
 
 def _fits_memory(weight_parts: str, problem: Problem, device: Device) -> bool:
@@ -180,7 +185,7 @@ def _inputs_fit_memory(product: str, product_slices: int, problem: Problem, devi
 
 
 TUNABLES = (
-    Tunable("weight_parts", ("none", "e4m3", "int8", "fp16", "rounded"), when=splits),
+    Tunable("weight_parts", ("none", "e4m3", "int8", "fp16", "rounded", HALVES), when=splits),
     Tunable("product_columns", (256, 128), when=is_fused),
     Tunable("product_stages", (3, 4, 6), default=4, when=is_fused),
     Tunable("product_cluster", (1, 2), default=2, when=is_fused),
@@ -447,6 +452,16 @@ def tiles_of_both(
     return x_tiles, w_tiles
 
 
+def as_they_lie(x: torch.Tensor, weight: torch.Tensor, in_columns: InColumns) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two inputs in the order of their memory; one that lies in another way is copied."""
+    return (x.mT if in_columns.x else x).contiguous(), (weight.mT if in_columns.weight else weight).contiguous()
+
+
+def whole_runs(depth: int) -> int:
+    """Return the depth to which rows in parts are filled with zeros."""
+    return ceil_div(depth, _WHOLE_RUN) * _WHOLE_RUN
+
+
 def tiles_of_inputs(
     plan: Plan,
     x: torch.Tensor,
@@ -488,8 +503,7 @@ def product_of_inputs(
         epilogue: as of `fused_product`; of `product_slices`, the output has (slices, rows, features).
     """
     (rows, whole_depth), features = x.shape[-2:], weight.shape[-2]
-    x = (x.mT if in_columns.x else x).contiguous()
-    weight = (weight.mT if in_columns.weight else weight).contiguous()
+    x, weight = as_they_lie(x, weight, in_columns)
     early, slices = bool(plan["early_launches"]), plan.integer("product_slices")
     products = x.shape[:-2].numel() if slices == 1 else slices
     depth = whole_depth if slices == 1 else ceil_div(whole_depth, slices * _WHOLE_RUN) * _WHOLE_RUN

@@ -29,11 +29,12 @@ pytestmark = pytest.mark.gpu
 KERNELS = ("gemm_scale_bn", "gemm_sigmoid_residual")
 ROUNDED: dict[str, dict[str, Value]] = {
     "fused": {"product": "fused", "weight_parts": "rounded", "sum_stages": 0},
+    "fused, in rows": {"product": "fused", "weight_parts": "halves", "sum_stages": 0},
     "parts": {"product": "parts", "corrections": "none", "pieces": 1},
 }
 SIZES = {
-    "gemm_scale_bn": {"batch_size": 300, "in_features": 2048, "out_features": 1000},
-    "gemm_sigmoid_residual": {"batch_size": 300, "input_size": 2048, "hidden_size": 1000},
+    "gemm_scale_bn": {"batch_size": 300, "in_features": 2048, "out_features": 992},
+    "gemm_sigmoid_residual": {"batch_size": 300, "input_size": 2048, "hidden_size": 992},
 }
 
 

@@ -1,5 +1,7 @@
 // The product x · wᵀ of half types on Hopper, summed in fp32, with what follows in its epilogue: of one w, or of several that
 // the epilogue joins. Then a tile has as many features of each w, side by side, so that a thread has all values of a feature.
+// Operands in fp32 are rounded to halves in front of it (split_tiles, `weight_parts=halves`), each row by a power of two in
+// range; the epilogue undoes that, and `repair_rows` does again what halves cannot hold.
 //
 // The copy engine brings both operands straight from the tensors (TensorMap), 128 bytes of each row at a stage, in the order of
 // the tensor cores' 128-byte swizzle. Rows of x are the tensor core's rows here and features its columns, for halves are
@@ -18,7 +20,8 @@
 
 constexpr int column_run = 8;       // Neighbouring features of a thread,
 constexpr int columns_of_map = 32;  // of so many that the copy engine orders.
-constexpr int line_depth = 128 / sizeof(scalar_t);  // Along K, of one stage.
+using operand_t = Choose<rounds_rows, half_t, scalar_t>;
+constexpr int line_depth = 128 / sizeof(operand_t);  // Along K, of one stage.
 constexpr int x_stage_bytes = product_rows * 128;
 constexpr int halves_stage_bytes = x_stage_bytes + product_columns * 128;
 
@@ -89,16 +92,30 @@ __device__ __forceinline__ void bring_halves(unsigned char* shared, u64* full, u
     }
 }
 
+// The exponents by which rows of both operands were brought in range, none of half types.
+struct RowScales {
+    const int *x, *w;
+    __device__ __forceinline__ ScaleBits of_row(long long row, const ProductShape& shape) const {
+        return ScaleBits(rounds_rows && row < shape.x_rows ? x[row] : 0);
+    }
+    __device__ __forceinline__ Pack<int, column_run> of_features(long long first, const ProductShape& shape) const {
+        const long long left = rounds_rows ? shape.w_rows - first : 0;
+        return load_pack<column_run>(w + first, 0, left > 0);
+    }
+};
+
 // A warpgroup's values of a tile to the epilogue; `row` of x is the thread's first, the other 8 below. Of the tile's features
 // each lane has what is to be known of eight, `mine`.
 template <int layers, class Features>
 __device__ __forceinline__ void finish_halves(const float (&sum)[product_columns / 2], long long row,
                                               const HalvesTile<layers>& tile, const ProductShape& shape,
-                                              const Features& mine) {
+                                              const Features& mine, const RowScales& scales) {
     using Values = Pack<float, column_run>;
+    const ScaleBits of_rows[2] = {scales.of_row(row, shape), scales.of_row(row + 8, shape)};
 #pragma unroll
     for (int at = 0; at < tile.features; at += columns_of_map) {
         const Features finish = mine.of_lane(at / column_run + threadIdx.x % 4);
+        const auto exponents = scales.of_features(tile.feature + at + threadIdx.x % 4 * column_run, shape);
         Values values[2];
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
@@ -108,6 +125,10 @@ __device__ __forceinline__ void finish_halves(const float (&sum)[product_columns
                 const int layer = i / column_run, column = i % column_run;
                 products[layer].of[column] =
                     sum[(layer * tile.features + at) / 2 + column / 2 * 4 + 2 * below + column % 2];
+                if constexpr (rounds_rows) {
+                    float& product = products[layer].of[column];
+                    product = ScaleBits(exponents.of[column]).undone(product, of_rows[below]);
+                }
             }
             const long long there = min(row + 8 * below, shape.x_rows - 1);
             if constexpr (layers == 1) {
@@ -127,8 +148,8 @@ __device__ __forceinline__ void finish_halves(const float (&sum)[product_columns
 
 template <int layers, class Epilogue>
 __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full, u64* empty, const ProductShape& shape,
-                                                u32 rank, const Epilogue& epilogue) {
-    using Product = Wgmma<product_columns, scalar_t>;
+                                                u32 rank, const Epilogue& epilogue, const RowScales& scales) {
+    using Product = Wgmma<product_columns, operand_t>;
     using Tile = HalvesTile<layers>;
     const int warpgroup = threadIdx.x / 128 - 1;
     const int lane = threadIdx.x % 32;
@@ -165,13 +186,13 @@ __device__ __forceinline__ void multiply_halves(unsigned char* shared, u64* full
         if (lane < product_cluster) {
             mbarrier_arrive_remote(empty + previous, lane);
         }
-        finish_halves(sum, tile.row + row_in_tile, tile, shape, mine);
+        finish_halves(sum, tile.row + row_in_tile, tile, shape, mine, scales);
     }
 }
 
 template <int layers, class Epilogue>
 __device__ __forceinline__ void half_product_of_block(const TensorMap& x, WeightMaps<layers> w, const ProductShape& shape,
-                                                      const Epilogue& epilogue) {
+                                                      const Epilogue& epilogue, const RowScales& scales = {}) {
     extern __shared__ __align__(1024) unsigned char swizzled[];
     u64* full = reinterpret_cast<u64*>(swizzled + product_stages * halves_stage_bytes);
     u64* empty = full + product_stages;
@@ -185,7 +206,7 @@ __device__ __forceinline__ void half_product_of_block(const TensorMap& x, Weight
         }
     } else {
         setmaxnreg_inc<consumer_registers>();
-        multiply_halves<layers>(swizzled, full, empty, shape, rank, epilogue);
+        multiply_halves<layers>(swizzled, full, empty, shape, rank, epilogue, scales);
     }
     __syncthreads();
     cluster_sync();  // A block must not end while the other still sends to it.

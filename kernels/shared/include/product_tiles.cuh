@@ -10,7 +10,9 @@
 
 constexpr bool fused = product == product_t::fused && sizeof(scalar_t) == 4;
 constexpr bool fused_halves = product == product_t::fused && sizeof(scalar_t) == 2;  // half_product.cuh
-constexpr bool from_tiles = fused && weight_parts != weight_parts_t::none;
+constexpr bool rounds_rows = fused && weight_parts == weight_parts_t::halves;  // half_product.cuh too
+constexpr bool finishes_packs = fused_halves || rounds_rows;
+constexpr bool from_tiles = fused && !rounds_rows && weight_parts != weight_parts_t::none;
 constexpr bool splits_beside = from_tiles && weight_split == weight_split_t::beside;
 
 constexpr int core_bytes = 16;     // One row of a core matrix.

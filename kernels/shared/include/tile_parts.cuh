@@ -3,13 +3,14 @@
 //
 // A tile of R rows is a series of stages of R rows · 128 bytes, each [16 bytes along K][row][16 bytes] (core matrices):
 // the small terms' factors, all high (x) or low (w) parts and then the others, and then the high parts in fp16, where those
-// factors are not they. Of rounded operands it has the latter alone.
+// factors are not they. Of rounded operands it has the latter alone; with `weight_parts=halves` a tile is one row, so that
+// rows follow one another as half_product.cuh reads them.
 #pragma once
 
 #include "pack.cuh"
 #include "product_tiles.cuh"
 
-constexpr bool rounded = weight_parts == weight_parts_t::rounded;
+constexpr bool rounded = weight_parts == weight_parts_t::rounded || rounds_rows;
 constexpr bool small_halves = weight_parts == weight_parts_t::fp16;
 // What the small terms are made of.
 using small_t = Choose<small_halves, half_t, Choose<weight_parts == weight_parts_t::e4m3, e4m3_t, s8_t>>;
@@ -194,8 +195,8 @@ __device__ __forceinline__ void split_rows_of_tiles(const float* x, const float*
         (is_weight ? of_w.unfit : of_x.unfit)[product * matrices.rows + row] = !fits_eights(scaled(largest, exponent), exponent);
     }
     const float power = power_of_two(exponent);
-    const TileRow target(is_weight ? of_w.parts : of_x.parts, place, is_weight ? product_rows : product_columns,
-                         matrices.depth, is_weight);
+    const int rows_of_tile = rounds_rows ? 1 : is_weight ? product_rows : product_columns;
+    const TileRow target(is_weight ? of_w.parts : of_x.parts, place, rows_of_tile, matrices.depth, is_weight);
     if (holds) {
 #pragma unroll
         for (int i = 0; i < held_runs; ++i) {
@@ -220,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(split_threads, split_threads < 512 
                 float* __restrict__ w_parts, int* __restrict__ w_exponents, int* __restrict__ w_unfit, long long w_rows,
                 long long depth, const int* __restrict__ kept_exponents, unsigned* __restrict__ late_counts,
                 long long first_late, long long whole_depth) {
-    if constexpr (!from_tiles) {
+    if constexpr (!from_tiles && !rounds_rows) {
         return;
     }
     begin_launch();
