@@ -68,7 +68,7 @@ _STREAM: Mapping[str, Value] = {
     "stream_unroll": 2,
 }
 STARTS: tuple[Mapping[str, Value], ...] = (
-    {**TILES, "weight_parts": "halves", "split_threads": 512},
+    {**TILES, "weight_parts": "halves", "split_threads": 512, "early_launches": True},
     {**TILES, "weight_parts": "rounded", "split_threads": 512},
     # Before int8, which the gate refuses often, after half of a short study's time.
     {**TILES, "weight_parts": "fp16", "split_threads": 256, "sum_stages": 32},
@@ -79,8 +79,8 @@ STARTS: tuple[Mapping[str, Value], ...] = (
     {"product": "stream"},
     {"product": "stream", "stream_features": 64, "stream_split": 2, "stream_stages": 8},
     *(
-        {**TILES, "product_columns": 128, "product_stages": 6, "product_cluster": 1, "weight_parts": parts}
-        for parts in ("halves", "rounded")
+        {**TILES, "product_columns": 128, "product_stages": 6, "product_cluster": 1, "weight_parts": parts, **early}
+        for parts, early in (("halves", {"early_launches": True}), ("rounded", {}))
     ),
 )
 """A study begins with these, where its problem has them: they were the best of the shipped kernels at most sizes."""

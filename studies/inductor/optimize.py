@@ -29,9 +29,9 @@ from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.study.outcome import Ending
 from tunebench.tuner.timing.torch_compile import without_reports
 
-LEAST_SECONDS = 30.0
-"""Least seconds of a region, those in which torch compiles it included. Of a UNet's block all five regions that had 30
-to 40 were decided on an H200; with 60 each, most of a model's regions had no time."""
+LEAST_SECONDS = 25.0
+"""Least seconds of a region, those in which torch compiles it included. With 60 each, most of a model's regions had no
+time on an H200, and five out of six that had 30 were decided while torch took a third of them."""
 _MANY_TRIALS = 1_000_000
 
 
@@ -116,9 +116,10 @@ def _learn_choices(model: Callable[..., Any], inputs: Sequence[Any], mode: str |
     PyTorch keeps what it has measured: the study of each region then compares with the choice that the model has, and
     does not spend its seconds on making it again.
     """
-    if modes_options(mode).get("max_autotune"):
+    options = modes_options(mode)
+    if options.get("max_autotune"):
         with without_reports():
-            run_model(torch.compile(model, mode=mode), inputs)
+            run_model(torch.compile(model, options={**options, "triton.cudagraphs": False}), inputs)
 
 
 def _is_unknown(one: OptimizedRegion) -> bool:

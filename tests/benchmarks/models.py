@@ -4,8 +4,9 @@ Each of `whole_models.py`, in fp32 with TF32 permitted and in bf16: a forward wi
 training step (forward, and the parameters' gradients) in train mode. The regions are tuned first; results and kernels
 go where TUNEBENCH_DB says, and what is known there is not tuned again. Each side has every `--mode` of `torch.compile`;
 regions are those of the first. A row's ratio is the fastest of theirs over the fastest of ours, timed in the same
-rounds; its error the largest against float64, of outputs and gradients, as a multiple of what the gate allows. The file
-is written row by row: the same command goes on after a cut-off, and makes rows that failed once more.
+rounds; its error the largest against float64, of outputs and gradients, as a multiple of what the gate allows. It is
+right with one at most, or no more than torch.compile's own, whose code most of the model still has. The file is written
+row by row: the same command goes on after a cut-off, and makes rows that failed once more.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def measure(
         "kind": kind,
         **times,
         "errors": errors,
-        "right": all(error <= 1.0 for one, error in errors.items() if one.startswith(_OURS)),
+        "right": all(errors[_OURS + mode] <= max(1.0, errors[mode]) for mode in modes),
         "served": len(served),
         "share": sum(one.found.share for one in served),
         "share_of_regions": sum(one.found.share for one in report.regions),
@@ -164,11 +165,14 @@ def line(row: Row) -> str:
     """Say a row in one line."""
     value, low, high = row["ratio"]
     found = len(row["regions"])
-    error = max(each for name, each in row["errors"].items() if name.startswith(_OURS))
+    ours = [name for name in row["errors"] if name.startswith(_OURS)]
+    error = max(row["errors"][name] for name in ours)
+    theirs = max(one for name, one in row["errors"].items() if name not in (EAGER, *ours))
     times = ", ".join(f"{name} {taken:.4g}" for name, taken in row["ms"].items() if name != "control")
     return (
         f"{row['model']:17} {row['setting']:5} {row['kind']:8} {value:.3f}× [{low:.3f}, {high:.3f}]"
-        f"{' unsteady' if row['unsteady'] else ''}  {'right' if row['right'] else 'WRONG'} ({error:.2g} of the bound)"
+        f"{' unsteady' if row['unsteady'] else ''}  {'right' if row['right'] else 'WRONG'} ({error:.2g} of the bound,"
+        f" torch.compile's {theirs:.2g})"
         f"  served {row['served']} of {found} regions, {row['share']:.0%} of {row['share_of_regions']:.0%} of the time"
         f"  ms: {times}"
     )
