@@ -74,9 +74,10 @@ class Probe:
             self._compiled[region.key] = torch.compile(names["Model"](), dynamic=False)
             self._compiled[region.key](*inputs)
         self.begin(number, *inputs)
-        result = laid_out(self._compiled[region.key](*inputs), region.outputs[0].images)
+        (output,) = region.outputs
+        result = laid_out(self._compiled[region.key](*inputs), output.images)
         self.end(number)
-        return result
+        return result if output.images else result.contiguous()  # Inductor's own may have gaps behind its rows
 
     def _mark(self, number: int) -> None:
         self._marks.append((number, _now(self.regions[number].device)))

@@ -18,7 +18,7 @@ from tunebench.db.queries.studies import studies
 from tunebench.kernels.runtime.selection import Known, Offer
 from tunebench.studies.inductor import optimize as module
 from tunebench.studies.inductor.backend import tunebench as backend
-from tunebench.studies.inductor.find import find_regions
+from tunebench.studies.inductor.find import Probe, find_regions
 from tunebench.studies.inductor.known import RegionCall, over_compiled, regions_folder
 from tunebench.studies.inductor.optimize import problem_text
 from tunebench.studies.inductor.region import Region, Value
@@ -71,6 +71,29 @@ def test_a_region_is_a_problem_whose_inputs_are_like_those_that_it_met() -> None
     assert [(one.dtype, tuple(one.shape)) for one in drawn] == [(one.dtype, one.shape) for one in values]
     assert drawn[0].min() < 0 <= drawn[1].min()
     assert set(drawn[2].tolist()) <= {3, 4}
+
+
+def test_a_regions_opponent_is_compiled_in_the_models_mode() -> None:
+    model, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
+    for mode, wanted in ((None, "default"), ("max-autotune", "max-autotune-no-cudagraphs")):
+        with torch.no_grad():
+            (found,) = find_regions(model, (x,), mode)
+        assert (
+            load_reference(Path("reference.py"), text=problem_text(found.region, found.ranges))
+            .make_model(0, torch.device("cpu"))
+            .compile_mode
+            == wanted
+        )
+
+
+def test_what_is_measured_of_a_product_has_no_gaps() -> None:
+    """On a GPU alone Inductor's own code leaves some behind rows of 479 elements: here a function stands for it."""
+    value = Value("buf0", (0, 1), (4, 5), torch.float32)
+    probe = Probe()
+    probe.regions.append(Region("", (value,), (value,), (), torch.device("cpu"), False, ""))
+    probe._compiled[probe.regions[0].key] = lambda x: torch.nn.functional.pad(x, (0, 3))[:, :5]
+    found = probe.run(0, [torch.ones(4, 5)])
+    assert found.is_contiguous() and torch.equal(found, torch.ones(4, 5))
 
 
 def test_a_call_is_written_as_python() -> None:
