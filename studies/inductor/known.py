@@ -37,12 +37,17 @@ def regions_folder() -> Path:
     return (file_named(None) or default_file()).parent / "regions"
 
 
-def state_of_regions() -> str:
-    """Return a text that changes with the regions' kernels, what is best of them, and the accuracy asked for."""
-    files = (file for file in regions_folder().glob(f"{PREFIX}*/**/*") if file.suffix in (".py", ".cu", ".json"))
-    stamps = sorted((str(file), file.stat().st_mtime_ns) for file in files)
+def state_of_regions(*names: str) -> str:
+    """Return a text that changes with the regions' kernels, what is best of them, and the accuracy asked for.
+
+    Args:
+        names: of the regions; without any, all that there are.
+    """
+    beginnings = names or (PREFIX,)
+    found = (file for beginning in beginnings for file in regions_folder().glob(f"{beginning}*/**/*"))
+    stamps = sorted((str(file), file.stat().st_mtime_ns) for file in found if file.suffix in (".py", ".cu", ".json"))
     try:
-        results = state_of_best(PREFIX)
+        results = "".join(map(state_of_best, beginnings))
     except DatabaseMissingError:
         results = ""
     except DatabaseError as error:

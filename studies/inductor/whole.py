@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from tunebench.studies.inductor.backend import tunebench
 from tunebench.studies.inductor.find import run_model
 from tunebench.studies.inductor.optimize import OptimizeReport
+from tunebench.studies.inductor.verdicts import compiled_graphs, remember_slower
 from tunebench.tuner.device import device_of
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Decision
@@ -31,7 +32,8 @@ def faster_model(
 ) -> Callable[..., Any]:
     """Return a model compiled by our back end, or by Inductor alone where that is faster, and note the ratio.
 
-    Both are timed in the same rounds, as long as a region has a kernel of ours.
+    Both are timed in the same rounds, as long as a region has a kernel of ours. A model that is slower by ours is
+    compiled by Inductor alone from then on, in other programs too.
 
     Args:
         mode: of `torch.compile`.
@@ -41,7 +43,7 @@ def faster_model(
         return ours
     theirs = torch.compile(model, mode=mode)
     calls = {name: partial(run_model, one, inputs) for name, one in ((_OURS, ours), (_THEIRS, theirs))}
-    with without_reports():
+    with without_reports(), compiled_graphs() as graphs:
         for call in (*calls.values(),) * _WARMING:
             call()
     tensors = [one for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)]
@@ -49,4 +51,7 @@ def faster_model(
     clock = clocks_for(device, Work(sum(one.nbytes for one in tensors), _MANY_OPERATIONS))[-1]
     samples = confirm(calls, _THEIRS, calls[_THEIRS], clock, Control(device, clock))
     report.whole = speedup(samples[_OURS], samples[_THEIRS])
-    return theirs if report.whole.decision is Decision.SLOWER else ours
+    if report.whole.decision is not Decision.SLOWER:
+        return ours
+    remember_slower(graphs)
+    return theirs

@@ -1,12 +1,13 @@
 """Whole models by our back end beside eager and torch.compile: `python -m tests.benchmarks.models --json FILE`.
 
 Each of `whole_models.py`, in fp32 with TF32 permitted and in bf16: a forward without gradients in eval mode, and a
-training step (forward, and the parameters' gradients) in train mode. The regions are tuned first; results and kernels
-go where TUNEBENCH_DB says, and what is known there is not tuned again. Each side has every `--mode` of `torch.compile`;
-regions are those of the first. A row's ratio is the fastest of theirs over the fastest of ours, timed in the same
-rounds; its error the largest against float64, of outputs and gradients, as a multiple of what the gate allows. It is
-right with one at most, or no more than torch.compile's own, whose code most of the model still has. The file is written
-row by row: the same command goes on after a cut-off, and makes rows that failed once more.
+training step (forward, and the parameters' gradients) in train mode. The regions are tuned first, and the whole model
+is compared, as `optimize` does; results and kernels go where TUNEBENCH_DB says, and what is known there is not tuned
+again. Each side has every `--mode` of `torch.compile`; regions are those of the first. A row's ratio is the fastest of
+theirs over the fastest of ours, timed in the same rounds; its error the largest against float64, of outputs and
+gradients, as a multiple of what the gate allows. It is right with one at most, or no more than torch.compile's own,
+whose code most of the model still has. The file is written row by row: the same command goes on after a cut-off, and
+makes rows that failed once more.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from torch.utils._pytree import tree_leaves
 from tunebench.db.connection.database import open_database
 from tunebench.studies.inductor.backend import tunebench
 from tunebench.studies.inductor.optimize import optimize_regions, print_report, values_of_report
+from tunebench.studies.inductor.whole import faster_model
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.gate.case import expect
 from tunebench.tuner.gate.float64 import in_float64, widened
@@ -136,6 +138,7 @@ def measure(
     with under(permits_tf32), torch.set_grad_enabled(kind == "step"):
         with open_database() as database:
             report = optimize_regions(model, inputs, seconds, database, lambda _: lambda _: None, modes[0])
+        faster_model(report, model, inputs, modes[0])
         print_report(report)
         models: dict[str, Any] = {EAGER: model}
         for mode in modes:

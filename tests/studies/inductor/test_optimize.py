@@ -22,6 +22,7 @@ from tunebench.studies.inductor.find import Probe, find_regions
 from tunebench.studies.inductor.known import RegionCall, over_compiled, regions_folder
 from tunebench.studies.inductor.optimize import problem_text
 from tunebench.studies.inductor.region import Region, Value
+from tunebench.studies.inductor.verdicts import CompiledGraph, is_slower, remember_slower
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
@@ -94,6 +95,23 @@ def test_what_is_measured_of_a_product_has_no_gaps() -> None:
     probe._compiled[probe.regions[0].key] = lambda x: torch.nn.functional.pad(x, (0, 3))[:, :5]
     found = probe.run(0, [torch.ones(4, 5)])
     assert found.is_contiguous() and torch.equal(found, torch.ones(4, 5))
+
+
+def test_a_graph_is_inductors_until_something_else_is_known_of_its_regions() -> None:
+    (folder := regions_folder() / "region_x").mkdir(parents=True)
+    served, plain = CompiledGraph("0", {"region_x"}), CompiledGraph("1")
+    remember_slower([served, plain])
+    assert is_slower("0") and not is_slower("1")
+    (regions_folder() / "region_y").mkdir()
+    (regions_folder() / "region_y" / "model.py").touch()
+    assert is_slower("0")
+    (folder / "model.py").touch()
+    assert not is_slower("0")
+    remember_slower([served])
+    assert is_slower("0")
+    (file,) = regions_folder().glob("slower/0.json")
+    file.write_text(file.read_text(encoding="utf-8")[:-3], encoding="utf-8")
+    assert not is_slower("0")
 
 
 def test_a_call_is_written_as_python() -> None:
@@ -181,5 +199,13 @@ def test_what_was_tuned_is_not_tuned_again(tmp_path: Path, capsys: pytest.Captur
     # A kernel that was said to be faster, and that costs this model more than all of its own code.
     assert "the whole model: 0." in told and "slower than by Inductor's own code, which is what" in told
     assert "tunebench_inductor.region" not in codes[-1]
+    # So it is in every program, until there is another result.
+    for ratio in (None, Ratio(1.26, 1.2, 1.3, 40, 0.99)):
+        if ratio is not None:
+            record(found.region, ratio)
+        torch.compiler.reset()
+        with torch.no_grad():
+            _, codes = run_and_get_code(torch.compile(model, backend="tunebench", mode="reduce-overhead"), *given)
+        assert ("tunebench_inductor.region" in codes[-1]) is (ratio is not None)
     with open_database(read_only=True) as database:
         assert len(studies(database)) == 1
