@@ -55,7 +55,7 @@ from tunebench.kernels.runtime.derived import KeeperOf
 from tunebench.kernels.runtime.gradients import replica
 from tunebench.kernels.runtime.ordinary import held
 from tunebench.kernels.runtime.tuned_module import own_tensors
-from tunebench.kernels.shared import half_product, products, split_product
+from tunebench.kernels.shared import half_product, products, rounded_product, split_product
 from tunebench.kernels.shared.products import has_passes, library_product
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner.build import Argument
@@ -211,7 +211,7 @@ class Linear(Block):
         """Return the constraints of a product of two inputs; with those, or with a triangle, operands are split."""
         if cls.joins:
             return (half_product.tiles_hold(1 + len(cls.others_at)),)
-        of_triangle = split_product.OF_HALVES if cls.triangle else ()
+        of_triangle = (*split_product.OF_HALVES, *rounded_product.IN_TILES) if cls.triangle else ()
         if cls.other_at < 0:
             return of_triangle
         limits = (*products.limits_of_inputs(InColumns(*cls.in_columns)), *of_triangle)

@@ -24,7 +24,7 @@ from tunebench.kernels.blocks.plain_product import kernel_of_product, product
 from tunebench.kernels.blocks.pointwise import pass_over_elements, source_of, space_of
 from tunebench.kernels.runtime.gradients import differentiate
 from tunebench.kernels.runtime.tuned_module import TunedModule, computed_in
-from tunebench.kernels.shared import DTYPES, products
+from tunebench.kernels.shared import DTYPES, products, split_product
 from tunebench.kernels.shared.split_product import InColumns, RowExponents
 from tunebench.tuner import constraints
 from tunebench.tuner.build import Build
@@ -172,6 +172,8 @@ def _product(plan: Plan, in_columns: InColumns | None, problem: Problem) -> _Beg
     if in_columns is not None:
         if values.get("weight_parts") == "none":
             values["weight_parts"] = "fp16"  # the same halves, made ahead of the product
+        if values.get("weight_parts") == split_product.HALVES:
+            values["weight_parts"] = "rounded"  # the same in tiles, which are made of columns too
         if values.get("corrections") in ("e4m3", "int8"):
             values["corrections"] = "half"  # libraries take eight bits in rows alone
     configuration = kernel.space.completed(values, problem, plan.device) or _nearest(kernel, values, problem, plan)

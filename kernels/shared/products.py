@@ -114,7 +114,8 @@ def _halves_are_of_one_product(product: str, problem: Problem) -> bool:
 def limits_of_inputs(in_columns: InColumns) -> tuple[Constraint, ...]:
     """Return the constraints of a product of two inputs, for those that lie in columns too."""
     if any(in_columns):
-        return (*split_product.OF_HALVES, *CONSTRAINTS_OF_INPUTS, *parts_product.CONSTRAINTS_IN_COLUMNS)
+        limits = (*split_product.OF_HALVES, *CONSTRAINTS_OF_INPUTS, *parts_product.CONSTRAINTS_IN_COLUMNS)
+        return (*limits, *rounded_product.IN_TILES) if in_columns.x else limits
     return (*CONSTRAINTS_OF_INPUTS, Constraint("halves_are_of_one_product", _halves_are_of_one_product))
 
 

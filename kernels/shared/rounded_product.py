@@ -29,8 +29,14 @@ def _is_in_one_slice(weight_parts: str, product_slices: int) -> bool:
     return weight_parts != HALVES or product_slices == 1
 
 
+def _is_in_tiles(weight_parts: str) -> bool:
+    return weight_parts != HALVES
+
+
 CONSTRAINTS = (Constraint("rounded_rows_are_of_whole_copies", _is_of_whole_copies),)
 CONSTRAINTS_OF_INPUTS = (Constraint("rounded_rows_are_in_one_slice", _is_in_one_slice),)
+IN_TILES = (Constraint("halves_lie_in_tiles", _is_in_tiles),)
+"""For what this product cannot do, as triangles, or does slowly: a matrix in columns would be written by 16 bytes."""
 
 
 def rounded_product(

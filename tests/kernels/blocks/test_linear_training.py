@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from five_models import CPU, pair, with_gradient
 from one_file import load
+from parts_contract import fictional
 from torch.autograd import gradcheck, gradgradcheck
 
+from tunebench.kernels.blocks import linear_training
 from tunebench.kernels.blocks.derivative import derivative_of
 from tunebench.kernels.gemm_sigmoid_residual.model import ModelNew
 from tunebench.kernels.gemm_sigmoid_residual.reference import Model
@@ -22,8 +24,9 @@ from tunebench.kernels.runtime.selection import STEP_OPTION, Tier
 from tunebench.kernels.runtime.tuned_module import TunedModule
 from tunebench.tuner.compile.building import build_plan
 from tunebench.tuner.compile.compilers import compiler_for
-from tunebench.tuner.configuration import Value
-from tunebench.tuner.problem import Accuracy
+from tunebench.tuner.configuration import Configuration, Value
+from tunebench.tuner.kernel import Plan
+from tunebench.tuner.problem import Accuracy, Problem
 
 PARTS: dict[str, Value] = {"product": "parts", "part_type": "fp16", "corrections": "half", "pieces": 1}
 TORCHS: dict[str, Value] = {"product": "fp32"}
@@ -274,3 +277,14 @@ def test_a_backward_is_noticed_behind_the_reference_too() -> None:
             assert "_Behind" not in node_of(output)
             output.sum().backward()
         assert tuned._trains == training
+
+
+def test_a_step_beside_halves_in_rows_has_tiles_where_matrices_lie_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which configurations are built: the builds themselves are for a GPU that is not here."""
+    begun: list[Configuration] = []
+    monkeypatch.setattr(linear_training, "_begin", lambda _, configuration, *_more: begun.append(configuration))
+    sizes = {"rows": 512, "in_features": 1024, "out_features": 2048}
+    problem, hopper = Problem(sizes, "float32", {"mode": "eval"}).at(Accuracy.TF32), fictional("sm_90")
+    chosen = ModelNew.kernel.space.choose({"product": "fused", "weight_parts": "halves"}, problem, hopper)
+    linear_training._products(Plan(ModelNew.kernel, chosen, problem, hopper, cast(Any, None)))
+    assert [one["weight_parts"] for one in begun] == ["halves", "rounded", "rounded"]

@@ -18,7 +18,7 @@ from tunebench.tuner.configuration import Configuration, Value
 from tunebench.tuner.device import Device, find_device
 from tunebench.tuner.errors import KernelFolderError, UserError
 from tunebench.tuner.kernel import Plan
-from tunebench.tuner.problem import Problem
+from tunebench.tuner.problem import Accuracy, Problem
 
 CPU = find_device("cpu")
 FORMS = {"x @ y.T": (False, False), "x @ y": (False, True), "x.T @ y": (True, True), "x.T @ y.T": (True, False)}
@@ -187,6 +187,18 @@ def test_a_study_of_an_upper_triangle_begins_with_short_sums(tmp_path: Path) -> 
 
     found = first("triu", "upper"), first("tril", "lower")
     assert [(one["weight_parts"], one["sum_stages"]) for one in found] == [("fp16", 8), ("fp16", 32)]
+
+
+def test_halves_lie_in_rows_where_the_product_of_half_types_has_all_of_them(tmp_path: Path) -> None:
+    def forms(kept: str = "{}", block: str = "", **sizes: int) -> set[Value | None]:
+        space = model_of(tmp_path, "x @ y", kept, block).kernel.space.restrict({"product": ["fused"]})
+        problem = Problem({**AXES, "rows": 512, "in_features": 1000, "out_features": 1024, **sizes})
+        return {one["weight_parts"] for one in space.enumerate(problem.at(Accuracy.TF32), hopper())}
+
+    assert forms() - forms(out_features=1000) == {"halves"}
+    assert "halves" not in forms(products=2) | forms("torch.triu({})", 'triangle = "upper"')
+    turned = model_of(tmp_path, "x.T @ y").kernel.space.enumerate(Problem(AXES).at(Accuracy.TF32), hopper())
+    assert "halves" not in {one.get("weight_parts") for one in turned}
 
 
 def test_blocks_split_more_rows_where_these_are_short(tmp_path: Path) -> None:
