@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tunebench.tuner.gate import questions
+from tunebench.tuner.gate.stages import call_sequences
 
 
 @pytest.mark.parametrize("ask", [questions.outputs_in_turns, questions.outputs_at_once])
@@ -60,3 +61,11 @@ def test_what_others_left_for_the_collector_hides_no_memory_that_is_kept() -> No
     Cycle()
     left = questions.bytes_left_behind(call, [(torch.ones(1),)], 64, torch.device("cpu"))
     assert left is None or left >= 4 << 12
+
+
+def test_edits_leave_inputs_as_they_lie() -> None:
+    """On a GPU `roll` gives images in NCHW: a kernel that was begun for these would be asked about others."""
+    images, row = torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), torch.rand(3, 1).expand(3, 4)
+    edited = call_sequences._each((images, row), lambda one: one.roll(1, 0).contiguous() + 1.0)
+    assert [one.stride() for one in edited] == [images.stride(), row.stride()]
+    assert torch.equal(edited[0], images.roll(1, 0) + 1.0) and torch.equal(edited[1], row.roll(1, 0) + 1.0)

@@ -77,9 +77,11 @@ def _each(inputs: Sequence[Any], edit: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def _edited(edit: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that lies in memory as it did: what is asked about is in the tensors that the candidate has."""
     if not ((tensor.is_floating_point() or tensor.is_complex()) and tensor.numel()):
         return tensor
-    return edit(own_part(tensor)).expand(tensor.shape)
+    own = own_part(tensor)
+    return torch.empty_like(own).copy_(edit(own)).expand(tensor.shape)
 
 
 def _one_element(value: torch.Tensor, share: float) -> torch.Tensor:
@@ -190,7 +192,7 @@ def _with_indices(
             return value
         if not value.numel() or value.shape != other.shape:
             return value
-        new = edit(value, other)
+        new = torch.empty_like(value).copy_(edit(value, other))
         return value if torch.equal(new, value) else new
 
     return tuple(edited(value, other) for value, other in zip(inputs, drawn, strict=True))
