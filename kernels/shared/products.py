@@ -139,7 +139,8 @@ def own_product(
     Returns:
         the fused product's notes on what it repaired.
     """
-    if in_columns is not None and plan.problem.dtype != "float32":
+    in_rows = plan["weight_parts"] == split_product.HALVES
+    if in_columns is not None and (in_rows or plan.problem.dtype != "float32"):
         x, weights = x.flatten(0, -2), [one.flatten(0, -2) for one in weights]  # of one product
     weight = weights[0]
     if half_stream.streams_halves(str(plan["product"]), plan.problem):
@@ -151,9 +152,7 @@ def own_product(
     if plan.problem.dtype != "float32":
         half_product.half_product(plan, x, weights, *epilogue)
         return None
-    if plan["weight_parts"] == split_product.HALVES:
-        if in_columns is not None:
-            x, weight = x.flatten(0, -2), weight.flatten(0, -2)  # of one product
+    if in_rows:
         return rounded_product.rounded_product(plan, x, weight, *epilogue, model=model, in_columns=in_columns)
     if in_columns is not None:
         return split_product.product_of_inputs(plan, x, weight, in_columns, *epilogue)

@@ -85,8 +85,9 @@ def optimize_regions(
     """
     report = OptimizeReport([])
     found = _new_regions(report, model, inputs, mode)
-    if seconds >= LEAST_SECONDS and any(_is_unknown(one) for one in found):
-        _learn_choices(model, inputs, mode)
+    options = modes_options(mode)
+    if seconds >= LEAST_SECONDS and options.get("max_autotune") and any(map(_is_unknown, found)):
+        _learn_choices(model, inputs, options)
     ends = time.monotonic() + seconds
     while found:
         waiting = sum(one.found.seconds for one in found)
@@ -110,16 +111,14 @@ def optimize_regions(
     return report
 
 
-def _learn_choices(model: Callable[..., Any], inputs: Sequence[Any], mode: str | None) -> None:
+def _learn_choices(model: Callable[..., Any], inputs: Sequence[Any], options: Mapping[str, Any]) -> None:
     """Have max-autotune choose its code for the whole model, once and while nothing else runs.
 
     PyTorch keeps what it has measured: the study of each region then compares with the choice that the model has, and
     does not spend its seconds on making it again.
     """
-    options = modes_options(mode)
-    if options.get("max_autotune"):
-        with without_reports():
-            run_model(torch.compile(model, options={**options, "triton.cudagraphs": False}), inputs)
+    with without_reports():
+        run_model(torch.compile(model, options={**options, "triton.cudagraphs": False}), inputs)
 
 
 def _is_unknown(one: OptimizedRegion) -> bool:

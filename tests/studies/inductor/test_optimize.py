@@ -199,7 +199,7 @@ def test_what_was_tuned_is_not_tuned_again(tmp_path: Path, capsys: pytest.Captur
     # A kernel that was said to be faster, and that costs this model more than all of its own code.
     assert "the whole model: 0." in told and "slower than by Inductor's own code, which is what" in told
     assert "tunebench_inductor.region" not in codes[-1]
-    # So it is in every program, until there is another result.
+    # Every other program compiles the model so, until there is another result.
     for ratio in (None, Ratio(1.26, 1.2, 1.3, 40, 0.99)):
         if ratio is not None:
             record(found.region, ratio)

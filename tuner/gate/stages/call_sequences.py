@@ -77,7 +77,7 @@ def _each(inputs: Sequence[Any], edit: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def _edited(edit: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that lies in memory as it did: what is asked about is in the tensors that the candidate has."""
+    """Edit a tensor, and leave it as it lies in memory: the candidate has what is asked about in tensors of its own."""
     if not ((tensor.is_floating_point() or tensor.is_complex()) and tensor.numel()):
         return tensor
     own = own_part(tensor)
