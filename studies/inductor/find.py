@@ -17,7 +17,7 @@ from tunebench.studies.inductor.backend import compile_with, modes_options, regi
 from tunebench.studies.inductor.known import is_lost
 from tunebench.studies.inductor.products import AS_IN_GRAPH, Write
 from tunebench.studies.inductor.region import Region, laid_out
-from tunebench.tuner.timing.torch_compile import use_torchs_assembler, without_reports
+from tunebench.tuner.timing.torch_compile import apart, use_torchs_assembler, without_reports
 
 _FORWARDS = 3
 _HELD_CYCLES = 100_000_000
@@ -186,7 +186,7 @@ def find_regions(model: Callable[..., Any], inputs: Sequence[Any], mode: str | N
     def backend(graph: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
         return compile_with(_emit_probed, _written_probed, "probe", graph, given, patches)
 
-    compiled = torch.compile(model, backend=backend)
+    compiled = torch.compile(apart(model), backend=backend)
     run = functools.partial(run_model, compiled, inputs)
     with without_reports():
         run()

@@ -27,7 +27,7 @@ from tunebench.tuner.errors import TunebenchError, first_line
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.result import Decision, Ratio
 from tunebench.tuner.study.outcome import Ending
-from tunebench.tuner.timing.torch_compile import without_reports
+from tunebench.tuner.timing.torch_compile import apart, without_reports
 
 LEAST_SECONDS = 25.0
 """Least seconds of a region, those in which torch compiles it included. With 60 each, most of a model's regions had no
@@ -118,7 +118,7 @@ def _learn_choices(model: Callable[..., Any], inputs: Sequence[Any], options: Ma
     does not spend its seconds on making it again.
     """
     with without_reports():
-        run_model(torch.compile(model, options={**options, "triton.cudagraphs": False}), inputs)
+        run_model(torch.compile(apart(model), options={**options, "triton.cudagraphs": False}), inputs)
 
 
 def _is_unknown(one: OptimizedRegion) -> bool:

@@ -25,6 +25,8 @@ _OURS, _THEIRS = "tunebench", "inductor"
 _WARMING = 4
 """Calls that compile, and record a CUDA graph."""
 _MANY_OPERATIONS = 1 << 62
+_MANY_PROGRAMS = 1 << 10
+"""Of one function: beyond eight PyTorch would run it as it stands, and that be compared."""
 
 
 def faster_model(
@@ -43,7 +45,8 @@ def faster_model(
         return ours
     theirs = torch.compile(model, mode=mode)
     calls = {name: partial(run_model, one, inputs) for name, one in ((_OURS, ours), (_THEIRS, theirs))}
-    with without_reports(), compiled_graphs() as graphs:
+    limit = torch._dynamo.config.patch(recompile_limit=_MANY_PROGRAMS)  # type: ignore[no-untyped-call]
+    with without_reports(), limit, compiled_graphs() as graphs:
         for call in (*calls.values(),) * _WARMING:
             call()
     tensors = [one for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)]

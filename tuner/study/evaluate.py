@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -193,7 +194,7 @@ class LocalEvaluator:
         free, whole = torch.cuda.mem_get_info(device)
         if free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) < whole / 2:
             self._compiled = {}
-            torch.compiler.reset()
+            gc.collect()
             torch.cuda.empty_cache()
 
     @contextlib.contextmanager
@@ -282,7 +283,6 @@ class LocalEvaluator:
         if self._compiled:
             return ""
         try:
-            torch.compiler.reset()  # what was compiled for the problems before
             compiled = compile_reference(self._subject.reference, self._inputs)
         except CompiledReferenceError as error:
             return str(error)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
+import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +17,7 @@ from torch import nn
 from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.users_code import described
 
+_numbers = itertools.count()
 _PATIENCE_SECONDS = 0.5
 """Inductor's processes have so long to end by themselves."""
 
@@ -25,8 +29,7 @@ class CompiledReferenceError(TunebenchError):
 def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-autotune") -> Callable[..., Any]:
     """Compile the model by `torch.compile` for these inputs; max-autotune takes tens of seconds.
 
-    A process that compiles for many shapes calls `torch.compiler.reset()` in between: beyond some programs of one
-    function PyTorch runs it as it stands. `end_compilers` belongs before what is timed.
+    `end_compilers` belongs before what is timed.
 
     Args:
         mode: of `torch.compile`: `default` or `max-autotune`; a model with an attribute `compile_mode` has its own.
@@ -39,7 +42,7 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
         bars.set_lock(threading.RLock())
     use_torchs_assembler()
     mode = getattr(model, "compile_mode", mode)
-    compiled: Callable[..., Any] = torch.compile(model, mode=mode, dynamic=False)
+    compiled: Callable[..., Any] = torch.compile(apart(model), mode=mode, dynamic=False)
     try:
         with torch.no_grad(), without_reports():
             for _ in range(3):  # the first compiles, the next ones record its CUDA graph
@@ -47,6 +50,26 @@ def compile_reference(model: nn.Module, inputs: Sequence[Any], mode: str = "max-
     except Exception as error:  # another project's compiler raises what it likes
         raise CompiledReferenceError(f"torch.compile: {described(error)}") from error
     return compiled
+
+
+def apart(model: Callable[..., Any]) -> nn.Module:
+    """Return a module that calls the model, whose programs are its own and are let go of with it.
+
+    Those of the model itself belong to the user's program. PyTorch counts the programs of each function, and beyond
+    eight it runs the function as it stands.
+    """
+
+    def calling(self: Any, *inputs: Any) -> Any:
+        return self.model(*inputs)
+
+    # PyTorch keeps programs by this object, and by its name which of its sizes have varied.
+    code = calling.__code__.replace(co_name=f"calling_{next(_numbers)}")
+    # In the model's globals: PyTorch would import those of another function, and not every file of a model is a module.
+    forward = types.FunctionType(code, getattr(getattr(model, "forward", model), "__globals__", {}))
+    made: nn.Module = type("Apart", (nn.Module,), {"forward": forward})()
+    made.model = model  # type: ignore[assignment] - a function is an attribute as any other
+    weakref.finalize(made, torch._dynamo.reset_code, code).atexit = False
+    return made
 
 
 def use_torchs_assembler() -> None:

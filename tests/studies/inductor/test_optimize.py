@@ -77,7 +77,6 @@ def test_a_region_is_a_problem_whose_inputs_are_like_those_that_it_met() -> None
 def test_a_regions_opponent_is_compiled_in_the_models_mode() -> None:
     model, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
     for mode, wanted in ((None, "default"), ("max-autotune", "max-autotune-no-cudagraphs")):
-        torch.compiler.reset()  # beyond some programs of one function PyTorch runs it as it stands
         with torch.no_grad():
             (found,) = find_regions(model, (x,), mode)
         assert (
@@ -86,6 +85,20 @@ def test_a_regions_opponent_is_compiled_in_the_models_mode() -> None:
             .compile_mode
             == wanted
         )
+
+
+def test_regions_are_found_where_pytorch_compiles_no_more_programs_of_a_function(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL, encoding="utf-8")
+    model, given = load_reference(file).make_model(0, torch.device("cpu")).eval(), (torch.randn(4, 8),)
+    with torch.no_grad():
+        for rows in range(2, 4 + torch._dynamo.config.recompile_limit):
+            torch.compile(model, backend="eager", dynamic=False)(torch.randn(rows, 8))
+        (found,) = find_regions(model, given)
+        module.write_kernel(found, regions_folder() / found.region.name)
+        record(found.region, Ratio(1.25, 1.2, 1.3, 40, 0.99))
+        _, codes = run_and_get_code(tunebench.optimize(model, *given), *given)
+    assert "tunebench_inductor.region" in codes[-1]
 
 
 def test_what_is_measured_of_a_product_has_no_gaps() -> None:

@@ -1,5 +1,10 @@
 """The reference under torch.compile: it runs, and a reference that does not compile is an answer, not the end."""
 
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from sample_kernel import WriteKernel
@@ -13,7 +18,7 @@ from tunebench.tuner.kernel import Mode
 from tunebench.tuner.result import Baseline, Comparison
 from tunebench.tuner.study.evaluate import LocalEvaluator
 from tunebench.tuner.study.subject import Subject
-from tunebench.tuner.timing.torch_compile import CompiledReferenceError, compile_reference, end_compilers
+from tunebench.tuner.timing.torch_compile import CompiledReferenceError, apart, compile_reference, end_compilers
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +36,25 @@ class Refusing(nn.Module):
 def test_a_compiled_reference_computes_the_same() -> None:
     compiled = compile_reference(Doubled(), (torch.ones(64),))
     assert torch.equal(compiled(torch.full((64,), 3.0)), torch.full((64,), 6.0))
+
+
+def test_programs_that_are_compiled_apart_are_not_the_models() -> None:
+    graphs: list[weakref.ref[Any]] = []
+
+    def backend(graph: Any, _given: Any) -> Callable[..., Any]:
+        graphs.append(weakref.ref(graph))
+        return graph.forward  # type: ignore[no-any-return]
+
+    model, x = Doubled(), torch.ones(3)
+    users = torch.compile(model, backend=backend, dynamic=False)
+    users(x)
+    for number in range(torch._dynamo.config.recompile_limit + 2):
+        torch.compile(apart(model), backend=backend, dynamic=False)(x)
+        gc.collect()
+        assert len(graphs) == 2 + number  # each was compiled
+        assert graphs[-1]() is None  # and is let go of
+    users(x)
+    assert len(graphs) == 2 + number and graphs[0]() is not None
 
 
 def test_what_inductor_has_tried_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
