@@ -23,7 +23,7 @@ OBJECTS = {
     "Write and load": "new load export warm bundle NewKernel use_bundle",
     "In programs": "set_policy use_policy set_accuracy use_accuracy Policy save_choices load_choices record_misses",
     "Kernels": "Kernel TunedModule Plan SearchSpace Tunable Constraint Problem Work Within Device Mode ceil_div",
-    "Building blocks": "blocks.Pointwise blocks.Rows blocks.Conv blocks.Linear",
+    "Building blocks": "blocks.Pointwise blocks.Rows blocks.Conv blocks.Linear blocks.Attention",
     "Reductions": "blocks.Sum blocks.Product blocks.Max blocks.Min",
     "Constraints": "constraints",
     "Values": "Accuracy Decision Ratio TrialStatus TensorMap MapLayout",

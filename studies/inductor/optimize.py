@@ -175,14 +175,14 @@ def write_kernel(found: RegionInModel, folder: Path) -> None:
 
 
 def _files(name: str, traced: Traced) -> dict[str, str]:
-    """The files of a region's kernel: a block's where it begins with a product, or else passes.
+    """The files of a region's kernel: a block's where it begins with a product or is attention, or else passes.
 
     Raises:
         TunebenchError: there is no kernel for it.
     """
     source = "a compiled model"
     for core in draft(traced, None).cores:
-        if core.block in ("Linear", "Conv") and core.is_whole:
+        if core.block in ("Linear", "Conv", "Attention") and core.is_whole:
             return {"model.py": model_text(name, traced, core, source)}
     try:
         written = write(name, traced.model, dict(zip(traced.names, traced.inputs, strict=True)), source)

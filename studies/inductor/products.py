@@ -1,4 +1,5 @@
-"""Products of matrices and convolutions in a graph, each with the pointwise operations behind it, as regions.
+"""Products of matrices and convolutions in a graph, each with the pointwise operations behind it, as regions; attention
+is one by itself.
 
 Inductor calls a library for them, and its scheduler sees no more of them than that. So these regions are found in
 the graph of ATen operations, in the pass that Inductor lets others have there: a region that is served becomes a call
@@ -26,11 +27,17 @@ from tunebench.tuner.settings import Setting, value_of
 
 _aten = torch.ops.aten
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.convolution.default)
+_ATTENTION = (
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+)
 _TRANSPOSITIONS = (_aten.permute.default, _aten.t.default, _aten.transpose.int)
 _CONVERSION = torch.ops.prims.convert_element_type.default
 _SAME = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _CONVERSION)
 """Operations that a region has no text for: its value is the one before."""
 _WIDENED = (*_SAME, _aten.unsqueeze.default)
+_HEADS_BEHIND = (0, 2, 1, 3)
+"""The dimensions of heads' matrices in the order in which a linear layer leaves them: the heads behind the length."""
 _CHANNELS_LAST = {4: "channels_last", 5: "channels_last_3d"}
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -56,9 +63,9 @@ class ServeProducts(CustomGraphPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         """Replace the regions that are served."""
-        for product in [node for node in graph.nodes if node.target in _PRODUCTS]:
+        for product in [node for node in graph.nodes if node.target in (*_PRODUCTS, *_ATTENTION)]:
             try:
-                found = product_region(product)
+                found = attention_region(product) if product.target in _ATTENTION else product_region(product)
             except NotRegionError:
                 continue
             if (call := self._serve(found.region)) is not None:
@@ -77,13 +84,13 @@ class ProductRegion:
     Attributes:
         end: the node whose value it makes.
         inputs: the nodes that it reads, in the order of the region's.
-        of_pixels: whether its matrices are images, a row for each pixel.
+        order: of the dimensions of its tensors there; empty where they are in the graph's.
     """
 
     region: Region
     end: fx.Node
     inputs: tuple[fx.Node, ...]
-    of_pixels: bool
+    order: tuple[int, ...]
 
 
 def product_region(product: fx.Node) -> ProductRegion:
@@ -97,6 +104,57 @@ def product_region(product: fx.Node) -> ProductRegion:
     return copy.region()
 
 
+def attention_region(node: fx.Node) -> ProductRegion:
+    """Return the region that attention in float32 is.
+
+    Raises:
+        NotRegionError: it is causal, masked, dropped from or differentiated, or lies otherwise than a region.
+    """
+    given = _arguments_of(node)
+    ends = [user for user in node.users if user.users]
+    if given.get("attn_bias", given.get("attn_mask")) is not None or given["dropout_p"] or given["is_causal"]:
+        raise NotRegionError("attention that is causal, or has a mask or a dropout")
+    if [user.args[1:] for user in ends] != [(0,)] or ends[0].meta["val"].dtype is not torch.float32:
+        raise NotRegionError("a step of training, or another type")
+    inputs = tuple(given[name] for name in ("query", "key", "value"))
+    order = next((one for one in ((), _HEADS_BEHIND) if all(_lies(value, one) for value in inputs)), None)
+    if order is None or len(set(inputs)) < len(inputs):
+        raise NotRegionError("queries, keys and values that do not lie alike")
+    graph, values, end = fx.Graph(), dict[fx.Node, Value](), ends[0]
+
+    def value_of(node: fx.Node) -> Value:
+        shape = tuple(_shape_of(node)[place] for place in order or range(len(_HEADS_BEHIND)))
+        return Value(node.name, tuple(range(len(shape))), shape, torch.float32)
+
+    def turned(value: fx.Node) -> fx.Node:
+        return graph.call_function(_aten.permute.default, (value, list(order))) if order else value
+
+    for one in inputs:
+        made = graph.placeholder(one.name)
+        values[made] = value_of(one)
+        made.meta["val"] = one.meta["val"].new_empty(values[made].shape)
+    factors = {} if given["scale"] is None else {"scale": given["scale"]}
+    operands = tuple(map(turned, values))
+    result = turned(graph.call_function(_aten.scaled_dot_product_attention.default, operands, factors))
+    output, device = value_of(end), end.meta["val"].device
+    text = text_of(values, [one for one in graph.nodes if one not in values], {result: output})
+    region = Region(text, (*values.values(),), (output,), (), device, is_dynamic=False, source=source_of([node]))
+    return ProductRegion(region, end, inputs, order)
+
+
+def _arguments_of(node: Any) -> dict[str, Any]:
+    """The arguments of an operation by name, defaults included."""
+    schema = node.target._schema.arguments
+    defaults: dict[str, Any] = {one.name: one.default_value for one in schema if one.has_default_value()}
+    return defaults | {one.name: value for one, value in zip(schema, node.args, strict=False)} | dict(node.kwargs)
+
+
+def _lies(node: fx.Node, order: tuple[int, ...]) -> bool:
+    """Return whether a value with a batch and heads lies in this order, its own where it is empty."""
+    value = node.meta["val"]
+    return len(_shape_of(node)) == len(_HEADS_BEHIND) and (value.permute(order) if order else value).is_contiguous()
+
+
 def _replace(graph: fx.Graph, found: ProductRegion, call: Write) -> None:
     end, value = found.end, found.end.meta["val"]
 
@@ -105,8 +163,8 @@ def _replace(graph: fx.Graph, found: ProductRegion, call: Write) -> None:
         return node if is_shaped else added(graph, _aten.view.default, node, list(shape))
 
     def lying(node: fx.Node, wanted: Value) -> fx.Node:
-        if found.of_pixels and node.meta["val"].dim() == value.dim():
-            node = added(graph, _aten.permute.default, node, _channels_last(value.dim()))
+        if found.order and node.meta["val"].dim() == value.dim():
+            node = added(graph, _aten.permute.default, node, list(found.order))
         lies = getattr(torch, wanted.images or "contiguous_format")
         if not node.meta["val"].is_contiguous(memory_format=lies):
             # Inductor gives what it computes here the strides that the call of an operator asks for.
@@ -117,18 +175,17 @@ def _replace(graph: fx.Graph, found: ProductRegion, call: Write) -> None:
     with graph.inserting_before(end), value.fake_mode:
         made = call(graph, [*map(lying, found.inputs, found.region.inputs)])
         made.meta["val"] = torch.empty_like(output.on_meta, device=value.device)
-        if found.of_pixels:
-            order = _channels_last(value.dim())
-            made = shaped(made, [value.shape[place] for place in order])
-            result = added(graph, _aten.permute.default, made, list(inverse(order)))
+        if found.order:
+            made = shaped(made, [value.shape[place] for place in found.order])
+            result = added(graph, _aten.permute.default, made, list(inverse(found.order)))
         else:
             result = shaped(made, value.shape)
     end.replace_all_uses_with(result)
 
 
-def _channels_last(dimensions: int) -> list[int]:
+def _channels_last(dimensions: int) -> tuple[int, ...]:
     """The dimensions of images in the order in which they lie in memory where channels come last."""
-    return [0, *range(2, dimensions), 1]
+    return (0, *range(2, dimensions), 1)
 
 
 class _Copy:
@@ -304,9 +361,9 @@ class _Copy:
         shape = self._as_matrix(self.shape)
         output = Value(end.name, tuple(range(len(shape))), shape, end.meta["val"].dtype, self.images)
         text = text_of(inputs, [one for one in operations if one not in values], {self.made[end]: output})
-        device = end.meta["val"].device
+        device, order = end.meta["val"].device, _channels_last(end.meta["val"].dim()) if self.of_pixels else ()
         region = Region(text, (*inputs.values(),), (output,), (), device, is_dynamic=False, source=source_of([end]))
-        return ProductRegion(region, end, tuple(nodes[one] for one in used), self.of_pixels)
+        return ProductRegion(region, end, tuple(nodes[one] for one in used), order)
 
 
 def _collect(node: fx.Node, found: list[fx.Node]) -> None:

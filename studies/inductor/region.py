@@ -301,7 +301,8 @@ class _Writer:
         target = node.target
         if not isinstance(target, torch._ops.OpOverload):
             raise NotRegionError(f"'{node.target}' is no operation of PyTorch's")
-        if torch.Tag.nondeterministic_seeded in target.tags or "inductor" in str(target):
+        is_attention = target is torch.ops.aten.scaled_dot_product_attention.default  # without a dropout
+        if (torch.Tag.nondeterministic_seeded in target.tags and not is_attention) or "inductor" in str(target):
             raise NotRegionError("it draws random numbers")
         name = target.overloadpacket.__name__
         is_public = target.namespace == "aten" and callable(getattr(torch, name, None)) and not name.startswith("_")

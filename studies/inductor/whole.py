@@ -45,7 +45,7 @@ def faster_model(
         return ours
     theirs = torch.compile(model, mode=mode)
     calls = {name: partial(run_model, one, inputs) for name, one in ((_OURS, ours), (_THEIRS, theirs))}
-    limit = torch._dynamo.config.patch(recompile_limit=_MANY_PROGRAMS)  # type: ignore[no-untyped-call]
+    limit = torch._dynamo.config.patch(recompile_limit=_MANY_PROGRAMS)
     with without_reports(), limit, compiled_graphs() as graphs:
         for call in (*calls.values(),) * _WARMING:
             call()

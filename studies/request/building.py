@@ -29,8 +29,10 @@ class NewRequest(BaseModel):
 
     problem: Annotated[str | Path | None, Text("--from", "FILE", read_path)] = None
     """A problem in KernelBench's form. Default: a sample of the block."""
-    block: Annotated[str | None, Text(metavar="BLOCK", complete=among(("pointwise", "rows", "linear", "conv")))] = None
-    """pointwise, rows, linear or conv. Default: what the problem's layers and operations propose."""
+    block: Annotated[
+        str | None, Text(metavar="BLOCK", complete=among(("pointwise", "rows", "linear", "conv", "attention")))
+    ] = None
+    """pointwise, rows, linear, conv or attention. Default: what the problem's layers and operations propose."""
 
 
 class WarmRequest(BaseModel):

@@ -1,6 +1,7 @@
 """Raise where an operation of the reference would read or write beyond a tensor, before a GPU is asked to.
 
-A CPU raises there by itself. On a GPU an assertion fails, after which no call of the process runs.
+A CPU raises there by itself. On a GPU an assertion fails, after which no call of the process runs; so it is with
+attention in float32 of tensors off alignment (https://github.com/pytorch/pytorch/issues/183484).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _ALONG = frozenset(
 """Operations of a tensor, a dimension and places along it."""
 _EVERYWHERE = frozenset({"index", "_unsafe_index", "index_put", "index_put_"})
 """Operations of a tensor and places along each of its first dimensions, or None."""
+_ATTENTION = torch.ops.aten._scaled_dot_product_efficient_attention.default
+_ALIGNMENT = 16
 _LOSSES = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
 
 
@@ -36,6 +39,16 @@ def require_in_range(operation: Any, arguments: Sequence[Any]) -> None:
         low, high = torch.stack(torch.aminmax(values)).tolist()
         if not (least <= low and high <= most):  # a NaN is nowhere
             raise IndexError(f"{packet.__name__}: from {low} to {high}, where {least} to {most} is legal")
+
+
+def require_aligned(operation: Any, arguments: Sequence[Any]) -> None:
+    """Return where PyTorch's kernel can read what attention is given.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if operation is _ATTENTION and any(one.data_ptr() % _ALIGNMENT for one in arguments[:3]):
+        raise ValueError("attention of tensors off alignment")
 
 
 def _ranges(name: str, arguments: Sequence[Any]) -> Iterator[tuple[torch.Tensor, int, int]]:
@@ -61,9 +74,10 @@ def _ranges(name: str, arguments: Sequence[Any]) -> Iterator[tuple[torch.Tensor,
 
 
 class IndicesInRange(OperationMode):
-    """Require of each operation that its indices are in range."""
+    """Require of each operation that its indices are in range, and its tensors such as it can read."""
 
     def run(self, operation: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Run the operation where its indices are in range."""
+        """Run the operation where it ends no context."""
         require_in_range(operation, arguments)
+        require_aligned(operation, arguments)
         return operation(*arguments, **named)

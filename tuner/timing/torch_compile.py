@@ -66,10 +66,10 @@ def apart(model: Callable[..., Any]) -> nn.Module:
     code = calling.__code__.replace(co_name=f"calling_{next(_numbers)}")
     # In the model's globals: PyTorch would import those of another function, and not every file of a model is a module.
     forward = types.FunctionType(code, getattr(getattr(model, "forward", model), "__globals__", {}))
-    made: nn.Module = type("Apart", (nn.Module,), {"forward": forward})()
-    made.model = model  # type: ignore[assignment] - a function is an attribute as any other
-    weakref.finalize(made, torch._dynamo.reset_code, code).atexit = False
-    return made
+    made: Any = type("Apart", (nn.Module,), {"forward": forward})()
+    made.model = model
+    weakref.finalize(made, torch._dynamo.reset_code, code).atexit = False  # type: ignore[attr-defined]
+    return made  # type: ignore[no-any-return]
 
 
 def use_torchs_assembler() -> None:

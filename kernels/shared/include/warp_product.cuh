@@ -8,45 +8,13 @@
 // are read so.
 #pragma once
 
+#include "mma.cuh"
 #include "pack.cuh"
 
 constexpr int stage_depth = 32;
 constexpr int features_of_warp = 16;
 constexpr int product_threads = 32 * warps;
 constexpr int apart = 8;  // Halves between what lies side by side in shared memory: a warp's lanes read from all banks.
-
-// Adds the product of (16, 16) and (16, 8). A lane has of each row `lane / 4` of a half of the first, and of the second,
-// two neighbours of either half of the depth; and of the sums two neighbours of two rows (PTX ISA, mma.m16n8k16).
-__device__ __forceinline__ void multiply_tiles(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    if constexpr (is_same<scalar_t, bfloat_t>) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, %2, %3};"
-            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    } else {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, %2, %3};"
-            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    }
-#else
-    const int lane = threadIdx.x % 32;
-    const auto dot = [](unsigned x, unsigned y) {
-        const auto first = reinterpret_cast<const scalar_t*>(&x), second = reinterpret_cast<const scalar_t*>(&y);
-        return float(first[0]) * float(second[0]) + float(first[1]) * float(second[1]);
-    };
-    for (int other = 0; other < 4; ++other) {
-        for (int i = 0; i < 4; ++i) {
-            for (int column = 0; column < 2; ++column) {
-                const unsigned x = __shfl_sync(~0u, a[i], lane / 4 * 4 + other);
-                const unsigned w = __shfl_sync(~0u, b[i / 2], (lane % 4 * 2 + column) * 4 + other);
-                sums[i % 2 * 2 + column] += dot(x, w);
-            }
-        }
-    }
-#endif
-}
 
 // An operand's lines, rows of x or features, of which a tile has `lines`; each has `depth` elements.
 template <int size, int depth, int lines, bool in_columns> struct Lines {
@@ -151,8 +119,8 @@ extern "C" __global__ void __launch_bounds__(product_threads, 512 / product_thre
                 for (int i = 0; i < 4; ++i) {
                     a[i] = OfX::pair(x_stage, tile * 16 + i % 2 * 8 + line, k + i / 2 * 8 + pair);
                 }
-                multiply_tiles(sums[tile][0], a, b[0]);
-                multiply_tiles(sums[tile][1], a, b[1]);
+                multiply_tiles<scalar_t>(sums[tile][0], a, b[0]);
+                multiply_tiles<scalar_t>(sums[tile][1], a, b[1]);
             }
         }
     }

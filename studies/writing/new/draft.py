@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 
 from tunebench.kernels import blocks
+from tunebench.studies.writing.new.attend import attention
 from tunebench.studies.writing.new.core import Core, Text, cut, is_about_memory, result_of
 from tunebench.studies.writing.new.hidden_names import hidden_names
 from tunebench.studies.writing.new.layer_text import LayerWriter, LinearWriter, operand_lines, row_lines
@@ -21,7 +22,7 @@ from tunebench.studies.writing.new.values import FUNCTIONS, Operands
 from tunebench.tuner.errors import UserError
 from tunebench.tuner.space import CPP_WORDS
 
-BLOCKS = ("pointwise", "rows", "linear", "conv")
+BLOCKS = ("pointwise", "rows", "linear", "conv", "attention")
 """The names that `--block` takes."""
 
 _KINDS = {
@@ -74,7 +75,7 @@ def draft(traced: Traced, wanted: str | None) -> Drafts:
             if layer is not None:
                 core, arithmetic = _layer(traced, block, layer), layer.operations
             else:
-                core, arithmetic = _rows(traced) if block == "rows" else _pointwise(traced), 0
+                core, arithmetic = _WHOLE[block](traced), 0
             if names := hidden_names(traced.model, getattr(blocks, core.block), core.own_names):
                 reason = f"the model's own '{names[0]}' has the name of an attribute of blocks.{core.block}: rename it"
                 hidden = hidden or reason
@@ -105,7 +106,7 @@ def _proposed(traced: Traced, wanted: str | None) -> Iterator[tuple[str, Layer |
     A product of two values that are computed may have passes in front of it, and nothing behind: what is largest beside
     it is proposed as well.
     """
-    for block in [wanted] if wanted else (*LAYERS, "rows", "pointwise"):
+    for block in [wanted] if wanted else (*LAYERS, *_WHOLE):
         found = layers(traced, block) if block in LAYERS else []
         if block not in LAYERS:
             yield block, None
@@ -226,6 +227,10 @@ def _rows(traced: Traced) -> Core:
 def _pointwise(traced: Traced) -> Core:
     """Functions of each element of an argument of `forward`."""
     return _served(traced, _arguments(traced), lambda given: _pointwise_from(traced, given), _NOTHING)
+
+
+_WHOLE: Mapping[str, Callable[[Traced], Core]] = {"attention": attention, "rows": _rows, "pointwise": _pointwise}
+"""The blocks without a layer."""
 
 
 def _arguments(traced: Traced) -> list[Given]:

@@ -123,5 +123,12 @@ SAMPLES = {
         "bias = nn.Parameter(torch.randn(out_channels, 1, 1))",
         forward="torch.relu(self.conv(x)) + self.bias",
     ),
+    "attention": ProblemText(
+        title="Attention of as many queries as keys: write your own sizes here",
+        x={"batch_size": 4, "heads": 8, "length": 512, "size": 64},
+        forward="nn.functional.scaled_dot_product_attention(q, k, v)",
+        arguments="q, k, v",
+        inputs=", ".join(["torch.randn(batch_size, heads, length, size)"] * 3),
+    ),
 }
 """By the block that fits, where nobody has a problem of their own yet."""

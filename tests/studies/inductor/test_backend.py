@@ -352,3 +352,45 @@ def test_a_product_is_asked_for_as_exactly_as_the_program_permits() -> None:
     before = state_of_regions()
     set_accuracy("eager")
     assert state_of_regions() != before  # a graph in PyTorch's cache was compiled for another accuracy
+
+
+class Heads(nn.Module):
+    """Attention of heads that lie as a linear layer leaves them, or in front of their lengths."""
+
+    def __init__(self, *, are_behind: bool, scale: float | None = None, is_causal: bool = False) -> None:
+        super().__init__()
+        self.projection = nn.Linear(24, 72)
+        self.are_behind, self.scale, self.is_causal = are_behind, scale, is_causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [torch.sin(one).unflatten(-1, (3, 8)).transpose(1, 2) for one in self.projection(x).chunk(3, -1)]
+        q, k, v = parts if self.are_behind else (one.contiguous() for one in parts)
+        y = functional.scaled_dot_product_attention(q, k, v, scale=self.scale, is_causal=self.is_causal)
+        return torch.cos(y.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("are_behind", [False, True])
+def test_attention_is_a_region(are_behind: bool) -> None:
+    model, given = Heads(are_behind=are_behind, scale=0.5).eval(), (torch.randn(2, 17, 24),)
+    with torch.no_grad():
+        regions = written_with_products(model, given)
+        (attention,) = (one for one in regions if "attention" in one.text)
+        assert ("torch.permute" in attention.text) is are_behind
+        assert attention.source.startswith(__file__)
+        model_of_it = model_in(regions_folder() / attention.name)
+        assert model_of_it.kernel.block == "Attention"
+        compiled, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), *given)
+        assert attention.name in code and "scaled_dot_product" not in code
+        torch.testing.assert_close(compiled, model(*given), atol=1e-5, rtol=1e-5)
+
+
+def test_attention_that_a_block_does_not_have_is_none() -> None:
+    given = torch.randn(2, 17, 24)
+    with torch.no_grad():
+        for model, x in (
+            (Heads(are_behind=True, is_causal=True), given),
+            (Heads(are_behind=True).half(), given.half()),
+        ):
+            assert not any("attention" in one.region.text for one in find_regions(model.eval(), (x,)))
+    step = find_regions(Heads(are_behind=True), (given.requires_grad_(),))
+    assert step and not any("attention" in one.region.text for one in step)

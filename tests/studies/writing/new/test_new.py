@@ -124,6 +124,57 @@ def test_reductions_of_rows_are_found(forward: str, reductions: dict[str, str], 
     assert (core.block, told["function"], core.is_whole) == ("Rows", function, True)
 
 
+HEADS = {
+    "as torch has them": ("attend(q, k, v)", {}),
+    "behind their lengths": (
+        "attend(*(one.transpose(1, 2) for one in (q, k, v)), scale=0.5).permute(0, 2, 1, 3).contiguous()",
+        {"heads": 2, "scale": 0.5},
+    ),
+}
+ATTENTION = """
+import torch
+from torch import nn
+
+attend = nn.functional.scaled_dot_product_attention
+
+
+class Model(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return {made}
+
+
+def get_inputs():
+    return [torch.randn(2, 6, 6, 8) for _ in range(3)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("made", "attributes"), HEADS.values(), ids=HEADS)
+def test_attention_of_arguments_is_a_block(made: str, attributes: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "attention.py").write_text(ATTENTION.format(made=made), encoding="utf-8")
+    core = drafted(tmp_path / "attention.py")
+    assert (core.block, dict(core.attributes)) == ("Attention", {"tensors": ("q", "k", "v"), **attributes})
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "attend(q, k, v, is_causal=True)",
+        "attend(q, k, v, torch.ones(6, 6))",
+        "attend(q, k, v).transpose(1, 2)",
+        "attend(q * 2, k, v)",
+        "attend(q, k, v) + 1",
+    ],
+)
+def test_other_attention_is_none(made: str, tmp_path: Path) -> None:
+    (tmp_path / "attention.py").write_text(ATTENTION.format(made=made), encoding="utf-8")
+    drafts = draft(trace(load_reference(tmp_path / "attention.py")), None)
+    assert not any(core.block == "Attention" for core in drafts.cores)
+
+
 NORMS = {
     "groups": ("return self.gn(x) * 2", "torch.randn(rows, 8, 3, 3)", {"groups": "gn.num_groups"}),
     "groups of a function": (
