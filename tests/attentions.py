@@ -11,7 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from tunebench import blocks
+from tunebench.tuner.compile.building import build_plan
+from tunebench.tuner.compile.compilers import compiler_for
 from tunebench.tuner.configuration import Value
+from tunebench.tuner.device import device_of
+from tunebench.tuner.kernel import Kernel
 
 SIZES = [(1, 1, 1, 1, 8), (2, 3, 37, 45, 40), (1, 2, 130, 70, 64), (2, 1, 33, 129, 20), (1, 2, 20, 64, 128)]
 """Batch, heads, queries, keys, elements of a head."""
@@ -63,7 +67,20 @@ def tensors(size: tuple[int, int, int, int, int], device: str, *, heads: int = 1
 
 
 def found(model: Any, given: list[torch.Tensor], values: Mapping[str, Value]) -> torch.Tensor:
+    """Return what a model's kernel makes under a configuration."""
     pin(model, given[0], values, *given[1:])
+    return run(model, *given)
+
+
+def found_by_tiles(model: Any, given: list[torch.Tensor], values: Mapping[str, Value]) -> torch.Tensor:
+    """Return what the tiles make, of which a CPU makes no use by itself."""
+    kernel, problem, device = model.kernel, model.problem(*given), device_of(given[0].device)
+    source = '#define tiles_on_cpu\n#include "attention.cuh"\n'
+    by_tiles = Kernel.declare(
+        __file__, kernel.space, source=source, axes=kernel.axes, compiled_axes=("size",), texts={}
+    )
+    plan = build_plan(by_tiles, kernel.space.choose(values, problem, device), problem, device, compiler_for(device))
+    model.pin(plan)
     return run(model, *given)
 
 

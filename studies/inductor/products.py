@@ -27,10 +27,8 @@ from tunebench.tuner.settings import Setting, value_of
 
 _aten = torch.ops.aten
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.convolution.default)
-_ATTENTION = (
-    _aten._scaled_dot_product_efficient_attention.default,
-    _aten._scaled_dot_product_flash_attention_for_cpu.default,
-)
+_ATTENTION = _aten._scaled_dot_product_efficient_attention.default
+"""PyTorch's on a GPU; of a CPU's the block's kernel is no opponent."""
 _TRANSPOSITIONS = (_aten.permute.default, _aten.t.default, _aten.transpose.int)
 _CONVERSION = torch.ops.prims.convert_element_type.default
 _SAME = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _CONVERSION)
@@ -63,9 +61,9 @@ class ServeProducts(CustomGraphPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         """Replace the regions that are served."""
-        for product in [node for node in graph.nodes if node.target in (*_PRODUCTS, *_ATTENTION)]:
+        for product in [node for node in graph.nodes if node.target in (*_PRODUCTS, _ATTENTION)]:
             try:
-                found = attention_region(product) if product.target in _ATTENTION else product_region(product)
+                found = attention_region(product) if product.target is _ATTENTION else product_region(product)
             except NotRegionError:
                 continue
             if (call := self._serve(found.region)) is not None:

@@ -8,8 +8,8 @@
 // Shared memory has the pairs of neighbours that a lane multiplies in one step side by side.
 //
 // A query whose output is smaller than what bf16 splits is computed once more in fp32 alone. An infinity has no second part
-// and makes NaN of all that it meets, as in PyTorch's kernel for GPUs, which splits numbers too; its kernel for CPUs does
-// not, and nor does this one there.
+// and makes NaN of all that it meets, as in PyTorch's kernel for GPUs, which splits numbers too. A CPU has no such products:
+// there a thread has some queries, in fp32, unless `tiles_on_cpu` asks for the tiles.
 #pragma once
 
 #include "mma.cuh"
@@ -24,11 +24,6 @@ constexpr int key_tiles = tile_keys / 8, value_tiles = (size + 7) / 8, value_par
 constexpr int key_step = depth / 2 + (depth % 32 == 0 ? 8 : 0), value_step = tile_keys / 2 + 8;
 static_assert(size % 4 == 0, "rows are read in packs of four");
 
-#ifdef __CUDA_ARCH__
-constexpr bool repairs_infinities = false;
-#else
-constexpr bool repairs_infinities = true;
-#endif
 constexpr float least_of_parts = 1e-30f;  // Of values that two numbers of bf16 hold to 2^-17.
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 // 2^x to 2^-22 of it, or zero where it is no normal number.
@@ -145,43 +140,35 @@ __device__ __forceinline__ void read_pairs(const unsigned* shared, unsigned (&pa
     pairs[1] = both.y;
 }
 
-// Computes a query once more, by a warp.
+// Computes one query in fp32, by one thread, which keeps its sums in memory: registers are the tiles'.
 __device__ __forceinline__ void attend_exactly(const float* query, const Rows& keys, const Rows& values, float* output,
                                                int count, float factor) {
-    const int lane = threadIdx.x % 32;
     const auto score = [&](int key) {
+        const float* const row = keys.row(key);
         float sum = 0.0f;
+#pragma unroll 1
         for (int i = 0; i < size; ++i) {
-            sum += query[i] * keys.row(key)[i];
+            sum += query[i] * row[i];
         }
         return sum * factor;
     };
-    float top = -infinity();
-    for (int key = lane; key < count; key += 32) {
+    float top = -infinity(), total = 0.0f, sums[size] = {};
+    for (int key = 0; key < count; ++key) {
         const float one = score(key);
         top = one > top || one != one ? one : top;
     }
-    top = join_lanes<16, 1>(top, [](float a, float b) { return a > b || a != a ? a : b; });
-    float total = 0.0f, sums[(size + 31) / 32] = {};
-    for (int first = 0; first < count; first += 32) {
-        const float own = first + lane < count ? power(score(first + lane) - top) : 0.0f;
-        total += own;
-        for (int key = first; key < min(first + 32, count); ++key) {
-            const float weight = __shfl_sync(0xFFFFFFFFu, own, key - first);
-#pragma unroll
-            for (int i = 0; i < (size + 31) / 32; ++i) {
-                if (lane + 32 * i < size) {
-                    sums[i] += weight * values.row(key)[lane + 32 * i];
-                }
-            }
+    for (int key = 0; key < count; ++key) {
+        const float* const row = values.row(key);
+        const float weight = power(score(key) - top);
+        total += weight;
+#pragma unroll 1
+        for (int i = 0; i < size; ++i) {
+            sums[i] += weight * row[i];
         }
     }
-    total = sum_of_lanes(total);
-#pragma unroll
-    for (int i = 0; i < (size + 31) / 32; ++i) {
-        if (lane + 32 * i < size) {
-            output[lane + 32 * i] = sums[i] / total;
-        }
+#pragma unroll 1
+    for (int i = 0; i < size; ++i) {
+        output[i] = sums[i] / total;
     }
 }
 
@@ -199,6 +186,14 @@ extern "C" __global__ void __launch_bounds__(attention_threads)
     const int first_row = blockIdx.x % blocks * block_rows + warp * rows_of_warp;
     const Rows queries_of(q, q_batch, q_head, q_row, batch, head), keys(k, k_batch, k_head, k_row, batch, head),
         values(v, v_batch, v_head, v_row, batch, head);
+    float* const of_head = output + batch * o_batch + head * o_head;
+#if !defined(__CUDA_ARCH__) && !defined(tiles_on_cpu)
+    if (lane < rows_of_warp && first_row + lane < queries) {
+        const int row = first_row + lane;
+        attend_exactly(queries_of.row(row), keys, values, of_head + row * o_row, count, factor);
+    }
+    return;
+#endif
     unsigned query[row_tiles][depth_steps][4][score_parts];
 #pragma unroll
     for (int tile = 0; tile < row_tiles; ++tile) {
@@ -324,26 +319,20 @@ extern "C" __global__ void __launch_bounds__(attention_threads)
         for (int half = 0; half < 2; ++half) {
             const float whole = sum_of_lanes<2, 1>(total[tile][half]);
             const int row = first_row + tile * 16 + half * 8 + line;
-            float* const of_head = output + batch * o_batch + head * o_head;
             float largest = 0.0f;
-            bool is_finite = true;
 #pragma unroll
             for (int n = 0; n < value_tiles; ++n) {
                 const Pack<float, 2> two{sums[tile][n][2 * half] / whole, sums[tile][n][2 * half + 1] / whole};
                 largest = fmaxf(largest, fmaxf(fabsf(two.of[0]), fabsf(two.of[1])));
-                is_finite = is_finite && fabsf(two.of[0]) < infinity() && fabsf(two.of[1]) < infinity();
                 if (row < queries && n * 8 + pair < size) {
                     *reinterpret_cast<Pack<float, 2>*>(of_head + row * o_row + n * 8 + pair) = two;
                 }
             }
-            const bool is_tiny = largest > 0.0f && largest < least_of_parts;
-            const unsigned wrong = __ballot_sync(0xFFFFFFFFu, (is_tiny || (repairs_infinities && !is_finite)) && row < queries);
-            for (int own = 0; own < 8; ++own) {
-                if (wrong >> 4 * own & 15u) {
-                    __syncwarp();
-                    const int again = first_row + tile * 16 + half * 8 + own;
-                    attend_exactly(queries_of.row(again), keys, values, of_head + again * o_row, count, factor);
-                }
+            // Quads have a row each, whose first lane computes it again behind the stores of all.
+            __syncwarp();
+            const unsigned tiny = __ballot_sync(0xFFFFFFFFu, largest > 0.0f && largest < least_of_parts);
+            if (tiny >> 4 * line & 15u && pair == 0 && row < queries) {
+                attend_exactly(queries_of.row(row), keys, values, of_head + row * o_row, count, factor);
             }
         }
     }

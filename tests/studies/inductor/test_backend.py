@@ -16,6 +16,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
 from tunebench.kernels.runtime.policy import set_accuracy
+from tunebench.studies.inductor import products
 from tunebench.studies.inductor.backend import tunebench
 from tunebench.studies.inductor.find import find_regions
 from tunebench.studies.inductor.known import model_in, problem_of, regions_folder, state_of_regions
@@ -369,6 +370,13 @@ class Heads(nn.Module):
         return torch.cos(y.transpose(1, 2).flatten(2))
 
 
+@pytest.fixture
+def _attention_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the operation of a CPU be a region, as a GPU's is."""
+    monkeypatch.setattr(products, "_ATTENTION", torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
+
+
+@pytest.mark.usefixtures("_attention_on_a_cpu")
 @pytest.mark.parametrize("are_behind", [False, True])
 def test_attention_is_a_region(are_behind: bool) -> None:
     model, given = Heads(are_behind=are_behind, scale=0.5).eval(), (torch.randn(2, 17, 24),)
@@ -384,6 +392,7 @@ def test_attention_is_a_region(are_behind: bool) -> None:
         torch.testing.assert_close(compiled, model(*given), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("_attention_on_a_cpu")
 def test_attention_that_a_block_does_not_have_is_none() -> None:
     given = torch.randn(2, 17, 24)
     with torch.no_grad():
