@@ -148,9 +148,9 @@ __device__ __forceinline__ void attend_exactly(const float* query, const Rows& k
         float sum = 0.0f;
 #pragma unroll 1
         for (int i = 0; i < size; ++i) {
-            sum += query[i] * row[i];
+            sum += query[i] * factor * row[i];
         }
-        return sum * factor;
+        return sum;
     };
     float top = -infinity(), total = 0.0f, sums[size] = {};
     for (int key = 0; key < count; ++key) {
@@ -159,7 +159,8 @@ __device__ __forceinline__ void attend_exactly(const float* query, const Rows& k
     }
     for (int key = 0; key < count; ++key) {
         const float* const row = values.row(key);
-        const float weight = power(score(key) - top);
+        const float beside = score(key) - top;  // The compiler may have added up the largest one in another order.
+        const float weight = power(beside > 0.0f ? 0.0f : beside);
         total += weight;
 #pragma unroll 1
         for (int i = 0; i < size; ++i) {
