@@ -46,20 +46,36 @@ def test_its_host_code_runs_the_kernel(
         assert torch.allclose(made.tuned_forward(plan, x), made.reference_forward(x), rtol=1e-5, atol=1e-6)
 
 
+PRODUCT = (
+    "Linear",
+    "def forward(self, x, y):\n    return F.relu(x.mT @ y)",
+    'layer = "x.T @ y"\nfunction = "relu(value)"',
+    "torch.randn(40, 12), torch.randn(40, 9)",
+)
+ATTENTION = (
+    "Attention",
+    "def forward(self, q, k, v):\n    return F.scaled_dot_product_attention(q, k, v, scale=0.5)",
+    'tensors = ("q", "k", "v")\nscale = 0.5',
+    "torch.randn(2, 3, 5, 8), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)",
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("product", ["fp32", "parts", "stream"])
-def test_the_host_code_of_two_inputs_runs_the_kernel(
-    product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("case", "values"),
+    [*((PRODUCT, {"product": one}) for one in ("fp32", "parts", "stream")), (ATTENTION, {"warps": 2})],
+)
+def test_the_host_code_of_several_inputs_runs_the_kernel(
+    case: tuple[str, str, str, str], values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward = "def forward(self, x, y):\n    return F.relu(x.mT @ y)"
-    factory = load(tmp_path / "inputs.py", "blocks.Linear", forward, 'layer = "x.T @ y"\nfunction = "relu(value)"')
+    block, forward, attributes, drawn = case
+    factory = load(tmp_path / "inputs.py", f"blocks.{block}", forward, attributes)
     text = (tmp_path / "inputs.py").read_text(encoding="utf-8")
-    drawn = "torch.randn(40, 12), torch.randn(40, 9)"
     (tmp_path / "inputs.py").write_text(text.replace("torch.randn(6, 33)", drawn), encoding="utf-8")
     kernel = factory.kernel
     layout = layout_of(factory, kernel.reference(), Mode.EVAL)
     assert layout.problem is not None
-    configuration = kernel.space.choose({"product": product}, layout.problem, CPU)
+    configuration = kernel.space.choose(values, layout.problem, CPU)
     result = ShippedResult(dict(layout.problem.axes), "float32", {}, dict(configuration), {}, 1.0, None, {})
     text = file_text(factory, Evidence(result, "a card", "sm_90", "trial 1", kernel.digest), layout)
     assert "design" not in text and "Kernel.declare" not in text
@@ -69,7 +85,7 @@ def test_the_host_code_of_two_inputs_runs_the_kernel(
     exec(text, context)
     context["Within"] = Within  # the plan is not the file's own
     plan = build_plan(kernel, configuration, layout.problem, CPU, compiler_for(CPU))
-    (x, y), made = kernel.reference().get_inputs(), context["ModelNew"]()
+    given, made = kernel.reference().get_inputs(), context["ModelNew"]()
     with torch.no_grad():
-        found, wanted = made.tuned_forward(plan, x, y), made.reference_forward(x, y)
+        found, wanted = made.tuned_forward(plan, *given), made.reference_forward(*given)
     assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-3)
