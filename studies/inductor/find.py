@@ -180,7 +180,9 @@ def find_regions(model: Callable[..., Any], inputs: Sequence[Any], mode: str | N
     """
     global _probe  # noqa: PLW0603 - compiled graphs find it by its name
     use_torchs_assembler()
-    patches = {**modes_options(mode), "triton.cudagraphs": False, "fx_graph_cache": False}
+    # Coordinate descent changes no region and little of its share, and takes most of the time of a compilation.
+    without = dict.fromkeys(("coordinate_descent_tuning", "triton.cudagraphs", "fx_graph_cache"), False)
+    patches = {**modes_options(mode), **without}
     _probe = Probe()
 
     def backend(graph: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:

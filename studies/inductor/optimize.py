@@ -84,7 +84,7 @@ def optimize_regions(
         TunebenchError: the database cannot be written.
     """
     report = OptimizeReport([])
-    found = _new_regions(report, model, inputs, mode)
+    found = _new_regions(report, [], model, inputs, mode)
     options = modes_options(mode)
     if seconds >= LEAST_SECONDS and options.get("max_autotune") and any(map(_is_unknown, found)):
         _learn_choices(model, inputs, options)
@@ -106,7 +106,7 @@ def optimize_regions(
             except TunebenchError as error:
                 one.reason = first_line(error)
         report.regions += found
-        found = _new_regions(report, model, inputs, mode)
+        found = _new_regions(report, found, model, inputs, mode)
     report.regions.sort(key=lambda one: -one.found.seconds)
     return report
 
@@ -130,10 +130,19 @@ def _is_unknown(one: OptimizedRegion) -> bool:
 
 
 def _new_regions(
-    report: OptimizeReport, model: Callable[..., Any], inputs: Sequence[Any], mode: str | None
+    report: OptimizeReport,
+    latest: Sequence[OptimizedRegion],
+    model: Callable[..., Any],
+    inputs: Sequence[Any],
+    mode: str | None,
 ) -> list[OptimizedRegion]:
-    """Return regions that no report has: of a product that turned out to be slower the rest is a region of its own."""
-    if report.regions and not any(one.evidence and not one.evidence.is_faster for one in report.regions):
+    """Return regions that no report has: of a product that turned out to be slower the rest is a region of its own.
+
+    Args:
+        latest: those that have been tuned since regions were looked for.
+    """
+    lost = [one for one in latest if one.evidence is not None and not one.evidence.is_faster]
+    if latest and not any(one.found.region.is_product for one in lost):
         return []
     known = {one.found.region.key for one in report.regions}
     return [OptimizedRegion(one) for one in find_regions(model, inputs, mode) if one.region.key not in known]

@@ -360,7 +360,7 @@ class _Copy:
         output = Value(end.name, tuple(range(len(shape))), shape, end.meta["val"].dtype, self.images)
         text = text_of(inputs, [one for one in operations if one not in values], {self.made[end]: output})
         device, order = end.meta["val"].device, _channels_last(end.meta["val"].dim()) if self.of_pixels else ()
-        region = Region(text, (*inputs.values(),), (output,), (), device, is_dynamic=False, source=source_of([end]))
+        region = Region(text, (*inputs.values(),), (output,), (), device, False, source_of([end]), is_product=True)
         return ProductRegion(region, end, tuple(nodes[one] for one in used), order)
 
 

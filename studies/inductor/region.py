@@ -103,6 +103,7 @@ class Region:
         inner: the buffers that nothing else reads.
         is_dynamic: some of its sizes are known when the program runs, and not before.
         source: the last line of the user's code that it is of; empty where that is not known.
+        is_product: it begins with a product; without it, what is computed behind that is another region.
     """
 
     text: str
@@ -112,6 +113,7 @@ class Region:
     device: torch.device
     is_dynamic: bool
     source: str
+    is_product: bool = False
 
     @property
     def name(self) -> str:

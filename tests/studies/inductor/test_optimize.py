@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tunebench.db.queries.studies import studies
 from tunebench.kernels.runtime.selection import Known, Offer
 from tunebench.studies.inductor import optimize as module
 from tunebench.studies.inductor.backend import tunebench as backend
-from tunebench.studies.inductor.find import Probe, find_regions
+from tunebench.studies.inductor.find import Probe, RegionInModel, find_regions
 from tunebench.studies.inductor.known import RegionCall, over_compiled, regions_folder
 from tunebench.studies.inductor.optimize import problem_text
 from tunebench.studies.inductor.region import Region, Value
@@ -99,6 +100,30 @@ def test_regions_are_found_where_pytorch_compiles_no_more_programs_of_a_function
         record(found.region, Ratio(1.25, 1.2, 1.3, 40, 0.99))
         _, codes = run_and_get_code(tunebench.optimize(model, *given), *given)
     assert "tunebench_inductor.region" in codes[-1]
+
+
+@pytest.mark.parametrize("is_product", [False, True])
+def test_regions_are_looked_for_again_behind_a_product_that_lost(
+    is_product: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, x, searches = torch.nn.Linear(8, 8, bias=False).eval(), torch.randn(4, 8), list[object]()
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(layer(x) if is_product else torch.sin(x))
+
+    def find(*given: Any) -> list[RegionInModel]:
+        found = find_regions(*given)
+        if not searches:
+            module.write_kernel(found[0], regions_folder() / found[0].region.name)
+            record(found[0].region, Ratio(0.8, 0.75, 0.85, 40, 0.99))
+        searches.append(found)
+        return found
+
+    monkeypatch.setattr(module, "find_regions", find)
+    with torch.no_grad(), open_database() as database:
+        report = module.optimize_regions(model, (x,), 0, database, lambda _: lambda _: None)
+    assert sorted(one.found.region.is_product for one in report.regions) == [False] * is_product + [is_product]
+    assert len(searches) == 1 + is_product
 
 
 def test_what_is_measured_of_a_product_has_no_gaps() -> None:
