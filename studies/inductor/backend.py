@@ -29,8 +29,8 @@ from torch.compiler import config as torch_config
 
 from tunebench.studies.inductor.known import call_of, state_of_regions
 from tunebench.studies.inductor.operators import written_if_faster
-from tunebench.studies.inductor.products import Serve, ServeProducts, Write
 from tunebench.studies.inductor.region import NotRegionError, Region, region_of
+from tunebench.studies.inductor.serve import Serve, ServeRegions, Write
 from tunebench.studies.inductor.verdicts import CompiledGraph, is_slower, key_of, note
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def compile_with(
             return compile_fx_inner(*arguments, **named)
 
     with torch_config.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
-        own = {"post_grad_custom_pre_pass": ServeProducts(serve, tag)}
+        own = {"post_grad_custom_pre_pass": ServeRegions(serve, tag)}
         compiled: Any = compile_fx(graph, inputs, inner_compile=inner, config_patches={**own, **patches})
     return compiled  # type: ignore[no-any-return]
 

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from tunebench.studies.inductor.backend import compile_with, modes_options, region_or_none
 from tunebench.studies.inductor.known import is_lost
-from tunebench.studies.inductor.products import AS_IN_GRAPH, Write
 from tunebench.studies.inductor.region import Region, laid_out
+from tunebench.studies.inductor.serve import AS_IN_GRAPH, Write
 from tunebench.tuner.timing.torch_compile import apart, use_torchs_assembler, without_reports
 
 _FORWARDS = 3

@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from tunebench.studies.inductor.known import RegionCall, call_of, model_in
-from tunebench.studies.inductor.products import AS_IN_GRAPH, Write
 from tunebench.studies.inductor.region import Region, laid_out
+from tunebench.studies.inductor.serve import AS_IN_GRAPH, Write
 
 _NAME = "tunebench_inductor::region"
 _library = torch.library.Library("tunebench_inductor", "FRAGMENT")  # type: ignore[no-untyped-call]

@@ -1,10 +1,7 @@
-"""Products of matrices and convolutions in a graph, each with the pointwise operations behind it, as regions; attention
-is one by itself.
+"""Products of matrices and convolutions in a graph, each with the pointwise operations behind it, as regions.
 
-Inductor calls a library for them, and its scheduler sees no more of them than that. So these regions are found in
-the graph of ATen operations, in the pass that Inductor lets others have there: a region that is served becomes a call
-of one operator. In the text of a product's region tensors of any dimensions are matrices. Conversions between
-floating-point types are left out: a kernel computes in float32 from the product to its result.
+In the text of a product's region tensors of any dimensions are matrices. Conversions between floating-point types are
+left out: a kernel computes in float32 from the product to its result.
 
 Images lie channels-last between convolutions, as Inductor itself has them; the ones that a graph is given stay as they
 are. A convolution whose window is one pixel is a product there: each pixel is a row of its channels.
@@ -13,70 +10,29 @@ are. A convolution whose window is one pixel is a product there: each pixel is a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from tunebench.studies.inductor.region import NotRegionError, Region, Value, inverse, source_of, text_of
-from tunebench.studies.writing.loops.copies import added
+from tunebench.studies.inductor.region import NotRegionError, Region, Value, source_of, text_of
 from tunebench.tuner.settings import Setting, value_of
 
 _aten = torch.ops.aten
-_PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.convolution.default)
-_ATTENTION = _aten._scaled_dot_product_efficient_attention.default
-"""PyTorch's on a GPU; of a CPU's the block's kernel is no opponent."""
+PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.convolution.default)
 _TRANSPOSITIONS = (_aten.permute.default, _aten.t.default, _aten.transpose.int)
 _CONVERSION = torch.ops.prims.convert_element_type.default
 _SAME = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _CONVERSION)
 """Operations that a region has no text for: its value is the one before."""
 _WIDENED = (*_SAME, _aten.unsqueeze.default)
-_HEADS_BEHIND = (0, 2, 1, 3)
-"""The dimensions of heads' matrices in the order in which a linear layer leaves them: the heads behind the length."""
 _CHANNELS_LAST = {4: "channels_last", 5: "channels_last_3d"}
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
-Write = Callable[[fx.Graph, list[fx.Node]], fx.Node]
-"""Writes a region's call into a graph, given the nodes of its inputs."""
-Serve = Callable[[Region], Write | None]
-"""Returns how a region's call is written; None where it has none."""
-
-AS_IN_GRAPH = (torch.Tag.needs_fixed_stride_order,)
-"""Tags of an operator whose inputs are to lie as the nodes that it is given do."""
-
-
-class ServeProducts(CustomGraphPass):
-    """Serves the products of a graph.
-
-    Args:
-        tag: is part of the key of PyTorch's caches.
-    """
-
-    def __init__(self, serve: Serve, tag: str) -> None:
-        self._serve = serve
-        self._tag = tag
-
-    def __call__(self, graph: fx.Graph) -> None:
-        """Replace the regions that are served."""
-        for product in [node for node in graph.nodes if node.target in (*_PRODUCTS, _ATTENTION)]:
-            try:
-                found = attention_region(product) if product.target is _ATTENTION else product_region(product)
-            except NotRegionError:
-                continue
-            if (call := self._serve(found.region)) is not None:
-                _replace(graph, found, call)
-                graph.eliminate_dead_code()  # what is no value's any more has no part in the next region
-
-    def uuid(self) -> str:
-        """Return what this pass does to graphs."""
-        return self._tag
-
 
 @dataclass(frozen=True)
-class ProductRegion:
+class RegionInGraph:
     """A region of a graph.
 
     Attributes:
@@ -91,7 +47,7 @@ class ProductRegion:
     order: tuple[int, ...]
 
 
-def product_region(product: fx.Node) -> ProductRegion:
+def product_region(product: fx.Node) -> RegionInGraph:
     """Return the region that a product begins.
 
     Raises:
@@ -100,85 +56,6 @@ def product_region(product: fx.Node) -> ProductRegion:
     copy = _Copy(product)
     copy.grow()
     return copy.region()
-
-
-def attention_region(node: fx.Node) -> ProductRegion:
-    """Return the region that attention in float32 is.
-
-    Raises:
-        NotRegionError: it is causal, masked, dropped from or differentiated, or lies otherwise than a region.
-    """
-    given = _arguments_of(node)
-    ends = [user for user in node.users if user.users]
-    if given.get("attn_bias", given.get("attn_mask")) is not None or given["dropout_p"] or given["is_causal"]:
-        raise NotRegionError("attention that is causal, or has a mask or a dropout")
-    if [user.args[1:] for user in ends] != [(0,)] or ends[0].meta["val"].dtype is not torch.float32:
-        raise NotRegionError("a step of training, or another type")
-    inputs = tuple(given[name] for name in ("query", "key", "value"))
-    order = next((one for one in ((), _HEADS_BEHIND) if all(_lies(value, one) for value in inputs)), None)
-    if order is None or len(set(inputs)) < len(inputs):
-        raise NotRegionError("queries, keys and values that do not lie alike")
-    graph, values, end = fx.Graph(), dict[fx.Node, Value](), ends[0]
-
-    def value_of(node: fx.Node) -> Value:
-        shape = tuple(_shape_of(node)[place] for place in order or range(len(_HEADS_BEHIND)))
-        return Value(node.name, tuple(range(len(shape))), shape, torch.float32)
-
-    def turned(value: fx.Node) -> fx.Node:
-        return graph.call_function(_aten.permute.default, (value, list(order))) if order else value
-
-    for one in inputs:
-        made = graph.placeholder(one.name)
-        values[made] = value_of(one)
-        made.meta["val"] = one.meta["val"].new_empty(values[made].shape)
-    factors = {} if given["scale"] is None else {"scale": given["scale"]}
-    operands = tuple(map(turned, values))
-    result = turned(graph.call_function(_aten.scaled_dot_product_attention.default, operands, factors))
-    output, device = value_of(end), end.meta["val"].device
-    text = text_of(values, [one for one in graph.nodes if one not in values], {result: output})
-    region = Region(text, (*values.values(),), (output,), (), device, is_dynamic=False, source=source_of([node]))
-    return ProductRegion(region, end, inputs, order)
-
-
-def _arguments_of(node: Any) -> dict[str, Any]:
-    """The arguments of an operation by name, defaults included."""
-    schema = node.target._schema.arguments
-    defaults: dict[str, Any] = {one.name: one.default_value for one in schema if one.has_default_value()}
-    return defaults | {one.name: value for one, value in zip(schema, node.args, strict=False)} | dict(node.kwargs)
-
-
-def _lies(node: fx.Node, order: tuple[int, ...]) -> bool:
-    """Return whether a value with a batch and heads lies in this order, its own where it is empty."""
-    value = node.meta["val"]
-    return len(_shape_of(node)) == len(_HEADS_BEHIND) and (value.permute(order) if order else value).is_contiguous()
-
-
-def _replace(graph: fx.Graph, found: ProductRegion, call: Write) -> None:
-    end, value = found.end, found.end.meta["val"]
-
-    def shaped(node: fx.Node, shape: Sequence[int]) -> fx.Node:
-        is_shaped = tuple(node.meta["val"].shape) == tuple(shape)
-        return node if is_shaped else added(graph, _aten.view.default, node, list(shape))
-
-    def lying(node: fx.Node, wanted: Value) -> fx.Node:
-        if found.order and node.meta["val"].dim() == value.dim():
-            node = added(graph, _aten.permute.default, node, list(found.order))
-        lies = getattr(torch, wanted.images or "contiguous_format")
-        if not node.meta["val"].is_contiguous(memory_format=lies):
-            # Inductor gives what it computes here the strides that the call of an operator asks for.
-            node = added(graph, _aten.clone.default, node, memory_format=lies)
-        return shaped(node, wanted.shape)
-
-    (output,) = found.region.outputs
-    with graph.inserting_before(end), value.fake_mode:
-        made = call(graph, [*map(lying, found.inputs, found.region.inputs)])
-        made.meta["val"] = torch.empty_like(output.on_meta, device=value.device)
-        if found.order:
-            made = shaped(made, [value.shape[place] for place in found.order])
-            result = added(graph, _aten.permute.default, made, list(inverse(found.order)))
-        else:
-            result = shaped(made, value.shape)
-    end.replace_all_uses_with(result)
 
 
 def _channels_last(dimensions: int) -> tuple[int, ...]:
@@ -194,7 +71,7 @@ class _Copy:
     """
 
     def __init__(self, product: fx.Node) -> None:
-        self.shape = _shape_of(product)
+        self.shape = shape_of(product)
         self.dtype = product.meta["val"].dtype
         self.graph = fx.Graph()
         # An operand that also stands beside the product is two inputs: a block has no other name for it.
@@ -220,8 +97,8 @@ class _Copy:
         self.vector = (self.shape[1], *[1] * (len(self.shape) - 2))
         if not is_laid_out and _is_of_one_pixel(weight, *windows) and self._rounds_products_alike(x):
             self.images, self.of_pixels = "", True
-            pixels = self._input(x, self._as_matrix(_shape_of(x)), is_operand=True)
-            filters = self._input(weight, _shape_of(weight)[:2], is_operand=True)
+            pixels = self._input(x, self._as_matrix(shape_of(x)), is_operand=True)
+            filters = self._input(weight, shape_of(weight)[:2], is_operand=True)
             made = self.graph.call_function(_aten.mm.default, (pixels, self._transposed(filters)))
         else:
             of_weight = "" if weight.meta["val"].is_contiguous() else last
@@ -254,7 +131,7 @@ class _Copy:
                     continue
 
     def _add(self, node: Any) -> None:
-        self._require_shape(_shape_of(node))
+        self._require_shape(shape_of(node))
         if node.target in _SAME:
             if node.args[0] in self.made and node.meta["val"].dtype in _FLOATS:
                 self.made[node] = self.made[node.args[0]]
@@ -279,7 +156,7 @@ class _Copy:
 
     def _operand(self, node: Any) -> fx.Node:
         """An operand of the product; the transposition of a matrix is of the region."""
-        if node.target in _TRANSPOSITIONS and len(_shape_of(node.args[0])) == 2:
+        if node.target in _TRANSPOSITIONS and len(shape_of(node.args[0])) == 2:
             return self._transposed(self._input(node.args[0], is_operand=True))
         return self._input(node, is_operand=True)
 
@@ -288,10 +165,10 @@ class _Copy:
 
     def _outer(self, node: Any, user: fx.Node) -> fx.Node:
         """A value from outside beside the product's: of its size, or one for each of its columns or channels."""
-        shape = _shape_of(node)
+        shape = shape_of(node)
         if node in self.behind:
             raise NotRegionError("what it needs comes of the product in another way")
-        if shape == _shape_of(user):
+        if shape == shape_of(user):
             return self._input(node, self._as_matrix(self.shape), images=self.images)
         if shape[-len(self.vector) :] == self.vector and math.prod(shape) == math.prod(self.vector):
             return self._of_vector(node)
@@ -301,7 +178,7 @@ class _Copy:
         """One value for each column or channel, with what computes it from others."""
         if node not in self.vectors:
             given, size = node.all_input_nodes, math.prod(self.vector)
-            is_computed = given and all(math.prod(_shape_of(one)) == size for one in given)
+            is_computed = given and all(math.prod(shape_of(one)) == size for one in given)
             is_same = node.target in _WIDENED or (node.target is _aten.mul.Tensor and node.args[1:] == (1,))
             if is_computed and is_same and given[0].meta["val"].dtype in _FLOATS:
                 self.vectors[node] = self._of_vector(given[0])
@@ -327,7 +204,7 @@ class _Copy:
         value = node.meta["val"]
         if value.dtype != self.dtype or not (images or self.of_pixels or value.is_contiguous()):
             raise NotRegionError("a tensor of another type, or one that is not contiguous")
-        shape = shape or _shape_of(node)
+        shape = shape or shape_of(node)
         if (node, is_operand) not in self.inputs:
             made = self.graph.placeholder(node.name)
             made.meta["val"] = value.new_empty(shape)
@@ -335,7 +212,7 @@ class _Copy:
             self.inputs[node, is_operand] = made, told
         return self.inputs[node, is_operand][0]
 
-    def region(self) -> ProductRegion:
+    def region(self) -> RegionInGraph:
         """Return the largest region that leaves one value, of the product's own type.
 
         Raises:
@@ -349,7 +226,7 @@ class _Copy:
                 return self._region(ends[0])
         raise NotRegionError("it leaves several values")
 
-    def _region(self, end: fx.Node) -> ProductRegion:
+    def _region(self, end: fx.Node) -> RegionInGraph:
         nodes = {made: node for (node, _), (made, _) in self.inputs.items()}
         values = dict(self.inputs.values())
         operations: list[fx.Node] = []
@@ -361,7 +238,7 @@ class _Copy:
         text = text_of(inputs, [one for one in operations if one not in values], {self.made[end]: output})
         device, order = end.meta["val"].device, _channels_last(end.meta["val"].dim()) if self.of_pixels else ()
         region = Region(text, (*inputs.values(),), (output,), (), device, False, source_of([end]), is_product=True)
-        return ProductRegion(region, end, tuple(nodes[one] for one in used), order)
+        return RegionInGraph(region, end, tuple(nodes[one] for one in used), order)
 
 
 def _collect(node: fx.Node, found: list[fx.Node]) -> None:
@@ -387,7 +264,7 @@ def _after(node: fx.Node) -> Iterator[fx.Node]:
         yield node
 
 
-def _shape_of(node: Any) -> tuple[int, ...]:
+def shape_of(node: Any) -> tuple[int, ...]:
     """The shape of a node's value.
 
     Raises:
@@ -402,7 +279,7 @@ def _shape_of(node: Any) -> tuple[int, ...]:
 def _is_of_one_pixel(weight: fx.Node, *windows: Any) -> bool:
     """Return whether each output of a convolution is of the pixel at its place alone."""
     stride, padding, _, transposed, _, groups = windows
-    has_window = any(one != 1 for one in (*_shape_of(weight)[2:], *stride)) or any(padding)
+    has_window = any(one != 1 for one in (*shape_of(weight)[2:], *stride)) or any(padding)
     return not (has_window or transposed or groups > 1)
 
 

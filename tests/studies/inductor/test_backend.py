@@ -16,7 +16,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
 from tunebench.kernels.runtime.policy import set_accuracy
-from tunebench.studies.inductor import products
+from tunebench.studies.inductor import attention
 from tunebench.studies.inductor.backend import tunebench
 from tunebench.studies.inductor.find import find_regions
 from tunebench.studies.inductor.known import model_in, problem_of, regions_folder, state_of_regions
@@ -373,7 +373,7 @@ class Heads(nn.Module):
 @pytest.fixture
 def _attention_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the operation of a CPU be a region, as a GPU's is."""
-    monkeypatch.setattr(products, "_ATTENTION", torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
+    monkeypatch.setattr(attention, "ATTENTION", torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
 
 
 @pytest.mark.usefixtures("_attention_on_a_cpu")
@@ -382,13 +382,12 @@ def test_attention_is_a_region(are_behind: bool) -> None:
     model, given = Heads(are_behind=are_behind, scale=0.5).eval(), (torch.randn(2, 17, 24),)
     with torch.no_grad():
         regions = written_with_products(model, given)
-        (attention,) = (one for one in regions if "attention" in one.text)
-        assert ("torch.permute" in attention.text) is are_behind
-        assert attention.source.startswith(__file__)
-        model_of_it = model_in(regions_folder() / attention.name)
-        assert model_of_it.kernel.block == "Attention"
+        (region,) = (one for one in regions if "attention" in one.text)
+        assert ("torch.permute" in region.text) is are_behind
+        assert region.source.startswith(__file__)
+        assert model_in(regions_folder() / region.name).kernel.block == "Attention"
         compiled, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), *given)
-        assert attention.name in code and "scaled_dot_product" not in code
+        assert region.name in code and "scaled_dot_product" not in code
         torch.testing.assert_close(compiled, model(*given), atol=1e-5, rtol=1e-5)
 
 

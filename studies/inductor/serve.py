@@ -1,0 +1,83 @@
+"""Serves what Inductor calls a library for, products and attention, by kernels of regions.
+
+Inductor's scheduler sees no more of them than that call. So these regions are found in the graph of ATen operations, in
+the pass that Inductor lets others have there: a region that is served becomes a call of one operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from tunebench.studies.inductor import attention
+from tunebench.studies.inductor.products import PRODUCTS, RegionInGraph, product_region
+from tunebench.studies.inductor.region import NotRegionError, Region, Value, inverse
+from tunebench.studies.writing.loops.copies import added
+
+_aten = torch.ops.aten
+Write = Callable[[fx.Graph, list[fx.Node]], fx.Node]
+"""Writes a region's call into a graph, given the nodes of its inputs."""
+Serve = Callable[[Region], Write | None]
+"""Returns how a region's call is written; None where it has none."""
+
+AS_IN_GRAPH = (torch.Tag.needs_fixed_stride_order,)
+"""Tags of an operator whose inputs are to lie as the nodes that it is given do."""
+
+
+class ServeRegions(CustomGraphPass):
+    """Serves the products and the attention of a graph.
+
+    Args:
+        tag: is part of the key of PyTorch's caches.
+    """
+
+    def __init__(self, serve: Serve, tag: str) -> None:
+        self._serve = serve
+        self._tag = tag
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Replace the regions that are served."""
+        for begin in [node for node in graph.nodes if node.target in (*PRODUCTS, attention.ATTENTION)]:
+            try:
+                is_attention = begin.target is attention.ATTENTION
+                found = attention.attention_region(begin) if is_attention else product_region(begin)
+            except NotRegionError:
+                continue
+            if (call := self._serve(found.region)) is not None:
+                _replace(graph, found, call)
+                graph.eliminate_dead_code()  # what is no value's any more has no part in the next region
+
+    def uuid(self) -> str:
+        """Return what this pass does to graphs."""
+        return self._tag
+
+
+def _replace(graph: fx.Graph, found: RegionInGraph, call: Write) -> None:
+    end, value = found.end, found.end.meta["val"]
+
+    def shaped(node: fx.Node, shape: Sequence[int]) -> fx.Node:
+        is_shaped = tuple(node.meta["val"].shape) == tuple(shape)
+        return node if is_shaped else added(graph, _aten.view.default, node, list(shape))
+
+    def lying(node: fx.Node, wanted: Value) -> fx.Node:
+        if found.order and node.meta["val"].dim() == value.dim():
+            node = added(graph, _aten.permute.default, node, list(found.order))
+        lies = getattr(torch, wanted.images or "contiguous_format")
+        if not node.meta["val"].is_contiguous(memory_format=lies):
+            # Inductor gives what it computes here the strides that the call of an operator asks for.
+            node = added(graph, _aten.clone.default, node, memory_format=lies)
+        return shaped(node, wanted.shape)
+
+    (output,) = found.region.outputs
+    with graph.inserting_before(end), value.fake_mode:
+        made = call(graph, [*map(lying, found.inputs, found.region.inputs)])
+        made.meta["val"] = torch.empty_like(output.on_meta, device=value.device)
+        if found.order:
+            made = shaped(made, [value.shape[place] for place in found.order])
+            result = added(graph, _aten.permute.default, made, list(inverse(found.order)))
+        else:
+            result = shaped(made, value.shape)
+    end.replace_all_uses_with(result)
