@@ -90,7 +90,7 @@ class Attention(Block):
         """Design one pass over the keys, whose entry point is `attention`."""
         arguments = list(cls._arguments())
         names = getattr(cls, "tensors", ())
-        if len(names) != 3 or any(name not in arguments for name in names):
+        if len(names) != 3 or len({*names} & {*arguments}) != 3:
             raise cls.wrong("tensors", f"it is {names!r}: give three arguments of forward ({', '.join(arguments)})")
         if cls.heads not in (_FIRST, _SECOND):
             raise cls.wrong("heads", f"it is {cls.heads!r}: give 1, or 2 where the length stands in front of it")

@@ -30,14 +30,15 @@ def attention(traced: Traced) -> Core:
     given = bound(_TAKES, found[0].args, found[0].kwargs)
     if given["attn_mask"] is not None or any(given[name] for name in ("dropout_p", "is_causal", "enable_gqa")):
         raise UntranslatedError("attention with a mask, a dropout or grouped queries")
-    ends = [_followed(given[name]) for name in "qkv"]
+    ends = dict(_followed(given[name]) for name in "qkv")
     result, is_turned = _followed(result_of(traced.graph))
-    if result is not found[0] or any(one.op != "placeholder" or turned != is_turned for one, turned in ends):
-        raise UntranslatedError("attention of values that are computed")
+    are_arguments = all(one.op == "placeholder" and turned == is_turned for one, turned in ends.items())
+    if result is not found[0] or not are_arguments or len(ends) < 3:
+        raise UntranslatedError("attention of values that are computed, or of one of them twice")
     scale = given["scale"]
     if not (scale is None or isinstance(scale, int | float)):
         raise UntranslatedError("attention by a number that is computed")
-    attributes: list[tuple[str, object]] = [("tensors", tuple(one.name for one, _ in ends))]
+    attributes: list[tuple[str, object]] = [("tensors", tuple(one.name for one in ends))]
     attributes += [("scale", scale)] if scale is not None else []
     attributes += [("heads", 2)] if is_turned else []
     return Core("Attention", attributes)

@@ -76,6 +76,7 @@ def test_what_pytorchs_kernel_does_not_take_is_left_to_pytorch() -> None:
 @pytest.mark.parametrize(
     ("block", "message"),
     [
+        ('tensors = ("q", "k", "k")', r"tensors: it is .*: give three arguments of forward \(q, k, v\)"),
         ('tensors = ("q", "k")', r"tensors: it is \('q', 'k'\): give three arguments of forward \(q, k, v\)"),
         ('tensors = ("q", "k", "v")\nheads = 3', "heads: it is 3: give 1, or 2 where the length stands in front of it"),
         ('tensors = ("q", "k", "v")\nscale = "x"', "scale: it is 'x': give a number, or None for"),
