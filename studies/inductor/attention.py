@@ -1,4 +1,4 @@
-"""Attention in a graph, as a region."""
+"""Attention in a graph, as a region: of heads behind their lengths, as linear layers leave them; others are copied."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tunebench.studies.inductor.region import NotRegionError, Region, Value, sou
 _aten = torch.ops.aten
 ATTENTION = _aten._scaled_dot_product_efficient_attention.default
 """PyTorch's on a GPU; of a CPU's the block's kernel is no opponent."""
-_HEADS_BEHIND = (0, 2, 1, 3)
-"""The dimensions of heads' matrices in the order in which a linear layer leaves them: the heads behind the length."""
+_ORDER = (0, 2, 1, 3)
+"""The dimensions of heads' matrices in the order in which a region has them: the heads behind the length."""
 
 
 def attention_region(node: fx.Node) -> RegionInGraph:
     """Return the region that attention in float32 is.
 
     Raises:
-        NotRegionError: it is causal, masked, dropped from or differentiated, or lies otherwise than a region.
+        NotRegionError: it is causal, masked, dropped from or differentiated.
     """
     given = _arguments_of(node)
     ends = [user for user in node.users if user.users]
@@ -30,17 +30,16 @@ def attention_region(node: fx.Node) -> RegionInGraph:
     if [user.args[1:] for user in ends] != [(0,)] or ends[0].meta["val"].dtype is not torch.float32:
         raise NotRegionError("a step of training, or another type")
     inputs = tuple(given[name] for name in ("query", "key", "value"))
-    order = next((one for one in ((), _HEADS_BEHIND) if all(_lies(value, one) for value in inputs)), None)
-    if order is None or len(set(inputs)) < len(inputs):
-        raise NotRegionError("queries, keys and values that do not lie alike")
+    if len(set(inputs)) < len(inputs) or any(len(shape_of(value)) != len(_ORDER) for value in inputs):
+        raise NotRegionError("one tensor in two places, or other dimensions")
     graph, values, end = fx.Graph(), dict[fx.Node, Value](), ends[0]
 
     def value_of(node: fx.Node) -> Value:
-        shape = tuple(shape_of(node)[place] for place in order or range(len(_HEADS_BEHIND)))
+        shape = tuple(shape_of(node)[place] for place in _ORDER)
         return Value(node.name, tuple(range(len(shape))), shape, torch.float32)
 
     def turned(value: fx.Node) -> fx.Node:
-        return graph.call_function(_aten.permute.default, (value, list(order))) if order else value
+        return graph.call_function(_aten.permute.default, (value, list(_ORDER)))
 
     for one in inputs:
         made = graph.placeholder(one.name)
@@ -52,7 +51,7 @@ def attention_region(node: fx.Node) -> RegionInGraph:
     output, device = value_of(end), end.meta["val"].device
     text = text_of(values, [one for one in graph.nodes if one not in values], {result: output})
     region = Region(text, (*values.values(),), (output,), (), device, is_dynamic=False, source=source_of([node]))
-    return RegionInGraph(region, end, inputs, order)
+    return RegionInGraph(region, end, inputs, _ORDER)
 
 
 def _arguments_of(node: Any) -> dict[str, Any]:
@@ -60,9 +59,3 @@ def _arguments_of(node: Any) -> dict[str, Any]:
     schema = node.target._schema.arguments
     defaults: dict[str, Any] = {one.name: one.default_value for one in schema if one.has_default_value()}
     return defaults | {one.name: value for one, value in zip(schema, node.args, strict=False)} | dict(node.kwargs)
-
-
-def _lies(node: fx.Node, order: tuple[int, ...]) -> bool:
-    """Return whether a value with a batch and heads lies in this order, its own where it is empty."""
-    value = node.meta["val"]
-    return len(shape_of(node)) == len(_HEADS_BEHIND) and (value.permute(order) if order else value).is_contiguous()

@@ -31,10 +31,13 @@ def attention(traced: Traced) -> Core:
     if given["attn_mask"] is not None or any(given[name] for name in ("dropout_p", "is_causal", "enable_gqa")):
         raise UntranslatedError("attention with a mask, a dropout or grouped queries")
     ends = dict(_followed(given[name]) for name in "qkv")
-    result, is_turned = _followed(result_of(traced.graph))
+    last = result_of(traced.graph)
+    result, is_turned = _followed(last)
     are_arguments = all(one.op == "placeholder" and turned == is_turned for one, turned in ends.items())
     if result is not found[0] or not are_arguments or len(ends) < 3:
         raise UntranslatedError("attention of values that are computed, or of one of them twice")
+    if last is not result and not is_turned:
+        raise UntranslatedError("attention that is made to lie otherwise than PyTorch leaves it")
     scale = given["scale"]
     if not (scale is None or isinstance(scale, int | float)):
         raise UntranslatedError("attention by a number that is computed")

@@ -356,7 +356,7 @@ def test_a_product_is_asked_for_as_exactly_as_the_program_permits() -> None:
 
 
 class Heads(nn.Module):
-    """Attention of heads that lie as a linear layer leaves them, or in front of their lengths."""
+    """Attention of heads that lie as a linear layer leaves them, or in front of their lengths, which are copied."""
 
     def __init__(self, *, are_behind: bool, scale: float | None = None, is_causal: bool = False) -> None:
         super().__init__()
@@ -383,7 +383,6 @@ def test_attention_is_a_region(are_behind: bool) -> None:
     with torch.no_grad():
         regions = written_with_products(model, given)
         (region,) = (one for one in regions if "attention" in one.text)
-        assert ("torch.permute" in region.text) is are_behind
         assert region.source.startswith(__file__)
         assert model_in(regions_folder() / region.name).kernel.block == "Attention"
         compiled, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), *given)

@@ -165,6 +165,7 @@ def test_attention_of_arguments_is_a_block(made: str, attributes: dict[str, obje
         "attend(q, k, v, is_causal=True)",
         "attend(q, k, v, torch.ones(6, 6))",
         "attend(q, k, v).transpose(1, 2)",
+        "attend(q, k, v).contiguous()",
         "attend(q * 2, k, v)",
         "attend(q, k, k)",
         "attend(q, k, v) + 1",
