@@ -122,7 +122,8 @@ class Attention(Block):
         """Compute the attention of all heads."""
         q, k, v = (_heads_first(aligned(one), self.heads) for one in self.values(inputs))
         batch, heads, queries, size = q.shape
-        made = _output(q) if self.heads == _FIRST else q.new_empty((batch, queries, heads, size)).transpose(1, 2)
+        lies_as_queries = self.heads == _FIRST and q.device.type == "cpu"  # PyTorch's own output does so there
+        made = torch.empty_like(q) if lies_as_queries else q.new_empty((batch, queries, heads, size)).transpose(1, 2)
         factor = (1 / math.sqrt(size) if self.scale is None else self.scale) * math.log2(math.e)
         tensors = (q, k, v, made)
         strides = [stride for one in tensors for stride in one.stride()[:3]]
@@ -131,13 +132,6 @@ class Attention(Block):
         sizes = (queries, k.shape[2], heads, factor)
         plan.launch("attention", *tensors, *sizes, *strides, blocks=blocks, threads=threads)
         return _heads_first(made, self.heads)
-
-
-def _output(q: torch.Tensor) -> torch.Tensor:
-    """Return an output that lies as PyTorch's own: on a CPU as the queries do, elsewhere with heads side by side."""
-    if q.device.type == "cpu":
-        return torch.empty_like(q)
-    return torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
 
 
 def _heads_first(tensor: torch.Tensor, heads: int) -> torch.Tensor:

@@ -26,7 +26,7 @@ _WARMING = 4
 """Calls that compile, and record a CUDA graph."""
 _MANY_OPERATIONS = 1 << 62
 _MANY_PROGRAMS = 1 << 10
-"""Of one function: beyond eight PyTorch would run it as it stands, and that be compared."""
+"""PyTorch compiles eight programs of a function: the next model would be compared as it runs without a compiler."""
 
 
 def faster_model(

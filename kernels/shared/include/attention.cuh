@@ -67,7 +67,7 @@ template <int parts> __device__ __forceinline__ void split_pair(float first, flo
 // Where shared memory has a pair of neighbours: of the eight of a step, a lane multiplies number `i` and number `i` + 4.
 __device__ __forceinline__ int place_of(int pair) { return pair / 8 * 8 + pair % 4 * 2 + pair / 4 % 2; }
 
-// A tile of keys or of values, on its way from memory to shared memory.
+// A tile of keys on its way from memory to shared memory.
 struct KeyTile {
     static constexpr int packs = tile_keys * depth / 4, own = (packs + attention_threads - 1) / attention_threads;
     Pack<float, 4> of[own];
