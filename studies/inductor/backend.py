@@ -30,8 +30,8 @@ from torch.compiler import config as torch_config
 from tunebench.studies.inductor.known import call_of, state_of_regions
 from tunebench.studies.inductor.operators import written_if_faster
 from tunebench.studies.inductor.region import NotRegionError, Region, region_of
-from tunebench.studies.inductor.serve import Serve, ServeRegions, Write
-from tunebench.studies.inductor.verdicts import CompiledGraph, is_slower, key_of, note
+from tunebench.studies.inductor.serve import Serve, ServeRegions
+from tunebench.studies.inductor.verdicts import is_inductors, key_of
 
 _log = logging.getLogger(__name__)
 
@@ -52,20 +52,10 @@ def tunebench(
         mode, options: of `torch.compile`, as Inductor has them.
     """
     patches = {**modes_options(mode), **(options or {})}
-    compiled = CompiledGraph(key_of(graph, inputs, patches))
-    if is_slower(compiled.key):
+    if is_inductors(key_of(graph, inputs, patches)):
         alone: Any = compile_fx(graph, inputs, config_patches=patches)
         return alone  # type: ignore[no-any-return]
-    note(compiled)
-
-    def serve(region: Region) -> Write | None:
-        write = written_if_faster(region)
-        if write is not None:
-            compiled.regions.add(region.name)
-        return write
-
-    emit = functools.partial(_emit, compiled.regions)
-    return compile_with(emit, serve, state_of_regions(), graph, inputs, patches)
+    return compile_with(_emit, written_if_faster, state_of_regions(), graph, inputs, patches)
 
 
 def modes_options(mode: str | None) -> dict[str, Any]:
@@ -114,18 +104,13 @@ def _emitting(emit: Emit) -> Iterator[None]:
         common.device_codegens.update(usual)
 
 
-def _emit(served: set[str], backend: Any, own: Callable[[Any], None], node: Any) -> None:
-    """Write a call of the region's kernel where that is known to be faster, and else Inductor's own code.
-
-    Args:
-        served: the names of the regions that are called.
-    """
+def _emit(backend: Any, own: Callable[[Any], None], node: Any) -> None:
+    """Write a call of the region's kernel where that is known to be faster, and else Inductor's own code."""
     region = None if _writes_cpp() else region_or_none(node)
     call = None if region is None else call_of(region)
     if region is None or call is None:
         own(node)
         return
-    served.add(region.name)
     backend.flush()  # what is in front of it, and not written yet
     wrapper: Any = V.graph.wrapper_code
     wrapper.add_import_once(f"from {call.__module__} import RegionCall")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
+import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,13 @@ from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
 from torch._inductor.virtualized import V
 
 from tunebench.tuner.errors import TunebenchError
+from tunebench.tuner.timing.torch_compile import apart
 
 PREFIX = "region_"
 """How the names of all regions begin."""
+
+_PLACE = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
+"""Of an operation in a trace of the stack."""
 
 _HEAD = '''"""A region of a compiled model: {signature}."""
 
@@ -229,14 +234,10 @@ def text_of(inputs: Mapping[fx.Node, Value], nodes: Sequence[fx.Node], ends: Map
 
 
 def source_of(nodes: Sequence[fx.Node]) -> str:
-    """Return the line of code that made the last of some nodes, as `file:line`."""
-    lines = [
-        line for node in nodes for line in (node.stack_trace or "").splitlines() if line.lstrip().startswith("File")
-    ]
-    if not lines:
-        return ""
-    file, line, *_ = lines[-1].strip().removeprefix("File ").split(", ")
-    return f"{file.strip(chr(34))}:{line.removeprefix('line ')}"
+    """Return the line of the user's code that made the last of some nodes, as `file:line`; empty where none did."""
+    places = [place for node in nodes for place in re.findall(_PLACE, node.stack_trace or "")]
+    theirs = [f"{file}:{line}" for file, line in places if file != apart.__code__.co_filename]
+    return theirs[-1] if theirs else ""
 
 
 class _Writer:

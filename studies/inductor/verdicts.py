@@ -1,12 +1,14 @@
-"""Remembers the graphs that are faster by Inductor's own code alone, until there are other results of their regions."""
+"""Remembers the graphs that are Inductor's alone, until something else is known of their regions.
+
+They are those of a model that is slower with its regions, or has none that is faster. max-autotune decides by what it
+measures, in every compilation anew: the code that it writes of the same graph for our back end may be slower by itself.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +20,6 @@ from tunebench.tuner.device import device_of
 from tunebench.tuner.files import whole_file
 
 
-@dataclass
-class CompiledGraph:
-    """A graph that the back end has compiled.
-
-    Attributes:
-        key: see `key_of`.
-        regions: the names of those whose kernels its code calls.
-    """
-
-    key: str
-    regions: set[str] = field(default_factory=set)
-
-
-_watching: list[list[CompiledGraph]] = []
-
-
-@contextmanager
-def compiled_graphs() -> Iterator[list[CompiledGraph]]:
-    """Give the graphs that are compiled meanwhile."""
-    graphs: list[CompiledGraph] = []
-    _watching.append(graphs)
-    try:
-        yield graphs
-    finally:
-        _watching.remove(graphs)
-
-
-def note(graph: CompiledGraph) -> None:
-    """Tell who is watching of a graph."""
-    for graphs in _watching:
-        graphs.append(graph)
-
-
 def key_of(graph: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, Any]) -> str:
     """Return a key of graphs that are compiled alike, for one kind of device, and with gradients or without."""
     tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
@@ -59,17 +28,16 @@ def key_of(graph: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, A
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def remember_slower(graphs: Collection[CompiledGraph]) -> None:
-    """Have graphs compiled by Inductor alone from now on, while what is known of their regions stays as it is."""
-    for graph in graphs:
-        if graph.regions:
-            names = sorted(graph.regions)
-            _file(graph.key).parent.mkdir(exist_ok=True)
-            with whole_file(_file(graph.key)) as file:
-                file.write(json.dumps({"regions": names, "state": state_of_regions(*names)}).encode())
+def leave_to_inductor(keys: Collection[str], names: Collection[str]) -> None:
+    """Have graphs compiled by Inductor alone from now on, while what is known of these regions stays as it is."""
+    state = state_of_regions(*names)
+    for key in keys:
+        _file(key).parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(_file(key)) as file:
+            file.write(json.dumps({"regions": sorted(names), "state": state}).encode())
 
 
-def is_slower(key: str) -> bool:
+def is_inductors(key: str) -> bool:
     """Whether a graph is one of those."""
     try:
         found = json.loads(_file(key).read_text(encoding="utf-8"))
@@ -79,4 +47,4 @@ def is_slower(key: str) -> bool:
 
 
 def _file(key: str) -> Path:
-    return regions_folder() / "slower" / f"{key}.json"
+    return regions_folder() / "inductor" / f"{key}.json"

@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import fx
 from torch.utils._pytree import tree_leaves
 
-from tunebench.studies.inductor.backend import tunebench
+from tunebench.studies.inductor.backend import modes_options, tunebench
 from tunebench.studies.inductor.find import run_model
 from tunebench.studies.inductor.optimize import OptimizeReport
-from tunebench.studies.inductor.verdicts import compiled_graphs, remember_slower
+from tunebench.studies.inductor.verdicts import key_of, leave_to_inductor
 from tunebench.tuner.device import device_of
 from tunebench.tuner.problem import Work
 from tunebench.tuner.result import Decision
@@ -34,27 +35,43 @@ def faster_model(
 ) -> Callable[..., Any]:
     """Return a model compiled by our back end, or by Inductor alone where that is faster, and note the ratio.
 
-    Both are timed in the same rounds, as long as a region has a kernel of ours. A model that is slower by ours is
-    compiled by Inductor alone from then on, in other programs too.
+    Both are timed in the same rounds, where a region has a kernel of ours that is faster. Where none has, and where the
+    model is slower with them, its graphs are compiled by Inductor alone from then on, in other programs too.
 
     Args:
         mode: of `torch.compile`.
     """
-    ours = torch.compile(model, backend=tunebench, mode=mode)
-    if report.interrupted or not any(one.evidence and one.evidence.is_faster for one in report.regions):
+    ours, theirs = torch.compile(model, backend=tunebench, mode=mode), torch.compile(model, mode=mode)
+    if report.interrupted:
         return ours
-    theirs = torch.compile(model, mode=mode)
-    calls = {name: partial(run_model, one, inputs) for name, one in ((_OURS, ours), (_THEIRS, theirs))}
+    names = {one.found.region.name for one in report.regions}
     limit = torch._dynamo.config.patch(recompile_limit=_MANY_PROGRAMS)
-    with without_reports(), limit, compiled_graphs() as graphs:
+    if not any(one.evidence and one.evidence.is_faster for one in report.regions):
+        with limit:
+            leave_to_inductor(_keys_of_graphs(model, inputs, mode), names)
+        return ours
+    calls = {name: partial(run_model, one, inputs) for name, one in ((_OURS, ours), (_THEIRS, theirs))}
+    with without_reports(), limit:
         for call in (*calls.values(),) * _WARMING:
             call()
-    tensors = [one for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)]
-    device = device_of(report.regions[0].found.region.device)
-    clock = clocks_for(device, Work(sum(one.nbytes for one in tensors), _MANY_OPERATIONS))[-1]
-    samples = confirm(calls, _THEIRS, calls[_THEIRS], clock, Control(device, clock))
-    report.whole = speedup(samples[_OURS], samples[_THEIRS])
-    if report.whole.decision is not Decision.SLOWER:
-        return ours
-    remember_slower(graphs)
+        tensors = [one for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)]
+        device = device_of(report.regions[0].found.region.device)
+        clock = clocks_for(device, Work(sum(one.nbytes for one in tensors), _MANY_OPERATIONS))[-1]
+        samples = confirm(calls, _THEIRS, calls[_THEIRS], clock, Control(device, clock))
+        report.whole = speedup(samples[_OURS], samples[_THEIRS])
+        if report.whole.decision is not Decision.SLOWER:
+            return ours
+        leave_to_inductor(_keys_of_graphs(model, inputs, mode), names)
     return theirs
+
+
+def _keys_of_graphs(model: Callable[..., Any], inputs: Sequence[Any], mode: str | None) -> list[str]:
+    """Return the keys of a model's graphs, as the back end has them."""
+    keys: list[str] = []
+
+    def backend(graph: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
+        keys.append(key_of(graph, given, modes_options(mode)))
+        return graph
+
+    run_model(torch.compile(model, backend=backend), inputs)
+    return keys

@@ -21,11 +21,12 @@ def test_more_work_takes_more_energy() -> None:
     counter = counter_of(find_device("cuda"))
     assert counter is not None
     A = torch.ones(1 << 27, device="cuda")
-    once = energy_mj(lambda: A * 2, counter, torch.cuda.synchronize)
-    more = energy_mj(lambda: [A * 2 for _ in range(4)], counter, torch.cuda.synchronize)
-    assert once is not None and more is not None
-    # Whatever else runs on the device draws power, too.
-    assert 1.5 < more / once < 8
+
+    def least(calls: int) -> float:  # whatever else runs on the device draws power, too
+        taken = (energy_mj(lambda: [A * 2 for _ in range(calls)], counter, torch.cuda.synchronize) for _ in range(4))
+        return min(one for one in taken if one is not None)
+
+    assert least(16) / least(1) > 1.5
 
 
 @pytest.mark.parametrize("objective", ["energy", "both"])

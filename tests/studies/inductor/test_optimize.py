@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 from command_line import CommandLine
 from recorded_regions import record
 from test_package import PROJECT
-from torch._inductor.utils import run_and_get_code
+from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache, run_and_get_code
 
 import tunebench
 from tunebench.db.connection.database import open_database
@@ -23,7 +25,7 @@ from tunebench.studies.inductor.find import Probe, RegionInModel, find_regions
 from tunebench.studies.inductor.known import RegionCall, over_compiled, regions_folder
 from tunebench.studies.inductor.optimize import problem_text
 from tunebench.studies.inductor.region import Region, Value
-from tunebench.studies.inductor.verdicts import CompiledGraph, is_slower, remember_slower
+from tunebench.studies.inductor.verdicts import is_inductors, leave_to_inductor
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.problem import Problem
@@ -138,19 +140,42 @@ def test_what_is_measured_of_a_product_has_no_gaps() -> None:
 
 def test_a_graph_is_inductors_until_something_else_is_known_of_its_regions() -> None:
     (folder := regions_folder() / "region_x").mkdir(parents=True)
-    served, plain = CompiledGraph("0", {"region_x"}), CompiledGraph("1")
-    remember_slower([served, plain])
-    assert is_slower("0") and not is_slower("1")
+    leave_to_inductor(["0"], {"region_x"})
+    assert is_inductors("0") and not is_inductors("1")
     (regions_folder() / "region_y").mkdir()
     (regions_folder() / "region_y" / "model.py").touch()
-    assert is_slower("0")
+    assert is_inductors("0")
     (folder / "model.py").touch()
-    assert not is_slower("0")
-    remember_slower([served])
-    assert is_slower("0")
-    (file,) = regions_folder().glob("slower/0.json")
+    assert not is_inductors("0")
+    leave_to_inductor(["0"], {"region_x"})
+    assert is_inductors("0")
+    (file,) = regions_folder().glob("inductor/0.json")
     file.write_text(file.read_text(encoding="utf-8")[:-3], encoding="utf-8")
-    assert not is_slower("0")
+    assert not is_inductors("0")
+
+
+@pytest.mark.slow
+def test_a_model_without_a_faster_region_has_the_code_that_inductor_made_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    x, model = torch.randn(4, 8), torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
+
+    def kept(compiled: Callable[..., torch.Tensor]) -> int:
+        """Compile a training step anew, and count the programs that were in PyTorch's cache."""
+        torch._dynamo.reset()
+        counters.clear()
+        compiled(x).sum().backward()
+        return counters["inductor"]["fxgraph_cache_hit"]
+
+    with fresh_cache():
+        assert kept(torch.compile(model)) == 0
+        optimized = tunebench.optimize(model, x, seconds=0)
+        assert kept(optimized) == kept(torch.compile(model, backend="tunebench")) == 2
+        told = capsys.readouterr().out
+        assert "no time was left" in told and "torch_compile.py" not in told  # no code of ours is the region's
+        (verdict,) = regions_folder().glob("inductor/*.json")
+        verdict.unlink()
+        assert kept(torch.compile(model, backend="tunebench")) == 0
 
 
 def test_a_call_is_written_as_python() -> None:
