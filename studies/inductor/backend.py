@@ -24,6 +24,7 @@ from torch import fx
 from torch._inductor import config
 from torch._inductor.codegen import common
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 from torch.compiler import config as torch_config
 
@@ -74,13 +75,17 @@ def compile_with(
     """
 
     @functools.wraps(compile_fx_inner)
-    def inner(*arguments: Any, **named: Any) -> Any:  # also of a backward, which is compiled later
-        with _emitting(emit), torch_config.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
-            return compile_fx_inner(*arguments, **named)
+    def inner(
+        graph: fx.GraphModule, *arguments: Any, **named: Any
+    ) -> Any:  # also of a backward, which is compiled later
+        # Inductor decides by the convolutions that it sees, which those of regions are none of.
+        last = GraphLowering.decide_layout_opt(graph, is_inference=named.get("is_inference", False))
+        own = {"post_grad_custom_pre_pass": ServeRegions(serve, tag, images_channels_last=last)}
+        with _emitting(emit), torch_config.patch(cache_key_tag=tag), config.patch(own):  # type: ignore[attr-defined]
+            return compile_fx_inner(graph, *arguments, **{"layout_opt": last, **named})
 
     with torch_config.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
-        own = {"post_grad_custom_pre_pass": ServeRegions(serve, tag)}
-        compiled: Any = compile_fx(graph, inputs, inner_compile=inner, config_patches={**own, **patches})
+        compiled: Any = compile_fx(graph, inputs, inner_compile=inner, config_patches={**patches})
     return compiled  # type: ignore[no-any-return]
 
 

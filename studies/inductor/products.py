@@ -3,8 +3,8 @@
 In the text of a product's region tensors of any dimensions are matrices. Conversions between floating-point types are
 left out: a kernel computes in float32 from the product to its result.
 
-Images lie channels-last between convolutions, as Inductor itself has them; the ones that a graph is given stay as they
-are. A convolution whose window is one pixel is a product there: each pixel is a row of its channels.
+Images lie channels-last between convolutions where Inductor itself has them so; the ones that a graph is given stay as
+they are. A convolution whose window is one pixel is a product there: each pixel is a row of its channels.
 """
 
 from __future__ import annotations
@@ -47,13 +47,16 @@ class RegionInGraph:
     order: tuple[int, ...]
 
 
-def product_region(product: fx.Node) -> RegionInGraph:
+def product_region(product: fx.Node, *, images_channels_last: bool) -> RegionInGraph:
     """Return the region that a product begins.
+
+    Args:
+        images_channels_last: whether Inductor lays the graph's images out so.
 
     Raises:
         NotRegionError: there is none.
     """
-    copy = _Copy(product)
+    copy = _Copy(product, images_channels_last)
     copy.grow()
     return copy.region()
 
@@ -70,7 +73,8 @@ class _Copy:
         NotRegionError: the product is none that a region begins with.
     """
 
-    def __init__(self, product: fx.Node) -> None:
+    def __init__(self, product: fx.Node, images_channels_last: bool) -> None:
+        self.images_channels_last = images_channels_last
         self.shape = shape_of(product)
         self.dtype = product.meta["val"].dtype
         self.graph = fx.Graph()
@@ -91,7 +95,7 @@ class _Copy:
         return self._added(made, bias[0]) if bias else made
 
     def _convolution(self, x: Any, weight: Any, bias: Any, *windows: Any) -> fx.Node:
-        is_laid_out = x.op == "placeholder" and x.meta["val"].is_contiguous()
+        is_laid_out = x.meta["val"].is_contiguous() and (x.op == "placeholder" or not self.images_channels_last)
         last = _CHANNELS_LAST.get(len(self.shape), "contiguous_format")
         self.images = "contiguous_format" if is_laid_out else last
         self.vector = (self.shape[1], *[1] * (len(self.shape) - 2))

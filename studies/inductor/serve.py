@@ -32,18 +32,22 @@ class ServeRegions(CustomGraphPass):
 
     Args:
         tag: is part of the key of PyTorch's caches.
+        images_channels_last: whether Inductor lays the graph's images out so.
     """
 
-    def __init__(self, serve: Serve, tag: str) -> None:
+    def __init__(self, serve: Serve, tag: str, *, images_channels_last: bool) -> None:
         self._serve = serve
         self._tag = tag
+        self._images_channels_last = images_channels_last
 
     def __call__(self, graph: fx.Graph) -> None:
         """Replace the regions that are served."""
         for begin in [node for node in graph.nodes if node.target in (*PRODUCTS, attention.ATTENTION)]:
             try:
-                is_attention = begin.target is attention.ATTENTION
-                found = attention.attention_region(begin) if is_attention else product_region(begin)
+                if begin.target is attention.ATTENTION:
+                    found = attention.attention_region(begin)
+                else:
+                    found = product_region(begin, images_channels_last=self._images_channels_last)
             except NotRegionError:
                 continue
             if (call := self._serve(found.region)) is not None:

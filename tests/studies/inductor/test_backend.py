@@ -11,6 +11,7 @@ import pytest
 import torch
 from recorded_regions import record
 from torch import fx, nn
+from torch._inductor import config
 from torch._inductor.inductor_prims import prepare_softmax_online
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
@@ -180,6 +181,18 @@ def test_a_model_that_lies_channels_last_is_served_as_it_lies() -> None:
         wanted, regions = model(x), written_with_products(model, (x,))
         found = [one for one in regions if "torch.convolution(" in one.text]
         assert [one.outputs[0].images for one in found] == ["channels_last"] * 3
+        made, _ = made_by_three_regions(model, x)
+        torch.testing.assert_close(made, wanted, **TOLERANCES[torch.float32])
+
+
+def test_images_lie_as_inductor_lays_them_out() -> None:
+    """In a training step of a UNet it leaves them as they are."""
+    torch.manual_seed(0)
+    model, x = Images().eval(), torch.randn(2, 8, 12, 12)
+    with torch.no_grad(), config.patch(layout_optimization=False):
+        wanted, regions = model(x), written_with_products(model, (x,))
+        found = [one for one in regions if one.is_product]
+        assert [one.outputs[0].images for one in found] == ["contiguous_format"] * 3
         made, _ = made_by_three_regions(model, x)
         torch.testing.assert_close(made, wanted, **TOLERANCES[torch.float32])
 
