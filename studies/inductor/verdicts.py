@@ -30,11 +30,12 @@ def key_of(graph: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, A
 
 def leave_to_inductor(keys: Collection[str], names: Collection[str]) -> None:
     """Have graphs compiled by Inductor alone from now on, while what is known of these regions stays as it is."""
+    names = sorted(names)
     state = state_of_regions(*names)
     for key in keys:
         _file(key).parent.mkdir(parents=True, exist_ok=True)
         with whole_file(_file(key)) as file:
-            file.write(json.dumps({"regions": sorted(names), "state": state}).encode())
+            file.write(json.dumps({"regions": names, "state": state}).encode())
 
 
 def is_inductors(key: str) -> bool:

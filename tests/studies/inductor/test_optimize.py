@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tunebench.studies.inductor.region import Region, Value
 from tunebench.studies.inductor.verdicts import is_inductors, leave_to_inductor
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
+from tunebench.tuner.errors import TunebenchError
 from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.result import Ratio
@@ -159,6 +161,10 @@ def test_a_model_without_a_faster_region_has_the_code_that_inductor_made_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     x, model = torch.randn(4, 8), torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
+    for found in find_regions(model, (x,)):
+        with suppress(TunebenchError):
+            module.write_kernel(found, regions_folder() / found.region.name)
+            record(found.region, Ratio(0.9, 0.88, 0.92, 40, 0.99))
 
     def kept(compiled: Callable[..., torch.Tensor]) -> int:
         """Compile a training step anew, and count the programs that were in PyTorch's cache."""
@@ -172,7 +178,7 @@ def test_a_model_without_a_faster_region_has_the_code_that_inductor_made_of_it(
         optimized = tunebench.optimize(model, x, seconds=0)
         assert kept(optimized) == kept(torch.compile(model, backend="tunebench")) == 2
         told = capsys.readouterr().out
-        assert "no time was left" in told and "torch_compile.py" not in told  # no code of ours is the region's
+        assert told.count("slower") > 1 and "torch_compile.py" not in told  # no code of ours is the region's
         (verdict,) = regions_folder().glob("inductor/*.json")
         verdict.unlink()
         assert kept(torch.compile(model, backend="tunebench")) == 0
