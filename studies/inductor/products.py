@@ -27,7 +27,8 @@ _CONVERSION = torch.ops.prims.convert_element_type.default
 _SAME = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _CONVERSION)
 """Operations that a region has no text for: its value is the one before."""
 _WIDENED = (*_SAME, _aten.unsqueeze.default)
-_CHANNELS_LAST = {4: "channels_last", 5: "channels_last_3d"}
+CHANNELS_LAST = {4: "channels_last", 5: "channels_last_3d"}
+"""Names of torch's memory formats, by the dimensions of a batch of images."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -96,7 +97,7 @@ class _Copy:
 
     def _convolution(self, x: Any, weight: Any, bias: Any, *windows: Any) -> fx.Node:
         is_laid_out = x.meta["val"].is_contiguous() and (x.op == "placeholder" or not self.images_channels_last)
-        last = _CHANNELS_LAST.get(len(self.shape), "contiguous_format")
+        last = CHANNELS_LAST.get(len(self.shape), "contiguous_format")
         self.images = "contiguous_format" if is_laid_out else last
         self.vector = (self.shape[1], *[1] * (len(self.shape) - 2))
         if not is_laid_out and _is_of_one_pixel(weight, *windows) and self._rounds_products_alike(x):
@@ -128,7 +129,7 @@ class _Copy:
         """Add whatever can be computed with the product, element by element."""
         for node in self.behind:
             # A copy has another layout, which is another region's.
-            if node.target in _SAME or (_is_pointwise(node) and node.target is not _aten.clone.default):
+            if node.target in _SAME or (is_pointwise(node) and node.target is not _aten.clone.default):
                 try:
                     self._add(node)
                 except NotRegionError:
@@ -189,7 +190,7 @@ class _Copy:
             elif is_computed and node.target is _aten.reciprocal.default and given[0].target is _aten.sqrt.default:
                 squared = self._of_vector(given[0].all_input_nodes[0])  # as a BatchNorm has it, in one operation
                 self.vectors[node] = self.graph.call_function(_aten.rsqrt.default, (squared,))
-            elif is_computed and _is_pointwise(node):
+            elif is_computed and is_pointwise(node):
                 self.vectors[node] = self.graph.node_copy(node, self._of_vector)
             else:
                 self.vectors[node] = self._input(node, self.shape[1:2] if self.of_pixels else self.vector)
@@ -287,5 +288,6 @@ def _is_of_one_pixel(weight: fx.Node, *windows: Any) -> bool:
     return not (has_window or transposed or groups > 1)
 
 
-def _is_pointwise(node: fx.Node) -> bool:
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether a node computes each element of its value from those at its place."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags

@@ -6,6 +6,7 @@ the pass that Inductor lets others have there: a region that is served becomes a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,7 +14,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from tunebench.studies.inductor import attention
-from tunebench.studies.inductor.products import PRODUCTS, RegionInGraph, product_region
+from tunebench.studies.inductor.products import CHANNELS_LAST, PRODUCTS, RegionInGraph, is_pointwise, product_region
 from tunebench.studies.inductor.region import NotRegionError, Region, Value, inverse
 from tunebench.studies.writing.loops.copies import added
 
@@ -68,12 +69,10 @@ def _replace(graph: fx.Graph, found: RegionInGraph, call: Write) -> None:
 
     def lying(node: fx.Node, wanted: Value) -> fx.Node:
         if found.order and node.meta["val"].dim() == value.dim():
+            last = CHANNELS_LAST.get(value.dim())
+            node = _laid_out(graph, node, last) if last else node
             node = added(graph, _aten.permute.default, node, list(found.order))
-        lies = getattr(torch, wanted.images or "contiguous_format")
-        if not node.meta["val"].is_contiguous(memory_format=lies):
-            # Inductor gives what it computes here the strides that the call of an operator asks for.
-            node = added(graph, _aten.clone.default, node, memory_format=lies)
-        return shaped(node, wanted.shape)
+        return shaped(_laid_out(graph, node, wanted.images or "contiguous_format"), wanted.shape)
 
     (output,) = found.region.outputs
     with graph.inserting_before(end), value.fake_mode:
@@ -85,3 +84,20 @@ def _replace(graph: fx.Graph, found: RegionInGraph, call: Write) -> None:
         else:
             result = shaped(made, value.shape)
     end.replace_all_uses_with(result)
+
+
+def _laid_out(graph: fx.Graph, node: fx.Node, lies: str) -> fx.Node:
+    """Return a value in a memory format of torch's; what reads it wherever it lies, reads it there from now on.
+
+    Inductor gives what it computes here the strides that the call of an operator asks for. Of what is left to a
+    backward there would be a second copy, in the layout from which each of its convolutions would turn it again.
+    """
+    if node.meta["val"].is_contiguous(memory_format=getattr(torch, lies)):
+        return node
+    is_given = node.op == "placeholder"
+    with contextlib.nullcontext() if is_given else graph.inserting_after(node):
+        copied = added(graph, _aten.clone.default, node, memory_format=getattr(torch, lies))
+    for user in [] if is_given else list(node.users):
+        if user is not copied and (user.op == "output" or user.target in PRODUCTS or is_pointwise(user)):
+            user.replace_input_with(node, copied)
+    return copied

@@ -197,6 +197,25 @@ def test_images_lie_as_inductor_lays_them_out() -> None:
         torch.testing.assert_close(made, wanted, **TOLERANCES[torch.float32])
 
 
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_backward_reads_what_its_forward_has_laid_out_for_a_region(window: int) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(8, 16, window, padding=window // 2)
+    model, x = nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU(), layer), torch.randn(2, 8, 12, 12)
+
+    def step(compiled: nn.Module) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(compiled(x).square().sum(), [*model.parameters()])
+
+    wanted, regions = step(model), written_with_products(model, (x,))
+    assert sum(one.is_product for one in regions) == 1
+    torch.compiler.reset()
+    found, (forward, backward) = run_and_get_code(step, torch.compile(model, backend=tunebench))
+    assert "tunebench_inductor.region.default(" in forward and "convolution_backward.default(" in backward
+    # A gradient lies as the value does.
+    assert "(2, 8, 12, 12), (1152, 1, 96, 8), 'torch.ops.aten.convolution_backward.default')" in backward
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 class Pixels(nn.Module):
     """Convolutions of one pixel between others: with a shortcut, and along one dimension."""
 
