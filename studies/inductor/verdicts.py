@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,11 @@ def key_of(graph: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, A
     """Return a key of graphs that are compiled alike, for one kind of device, and with gradients or without."""
     tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
     given = [(*one.shape, *one.stride(), one.dtype, device_of(one.device).name) for one in tensors]
-    text = repr((torch.__version__, graph.code, str(given), sorted(patches.items()), torch.is_grad_enabled()))
+    # Dynamo names inputs by where it found them, as in a model that stands in another.
+    nodes = graph.graph.find_nodes(op="placeholder")
+    places = {name: f"x{place}" for place, one in enumerate(nodes) for name in (one.name, one.target)}
+    code = re.sub(r"\w+", lambda found: places.get(found[0], found[0]), graph.code)
+    text = repr((torch.__version__, code, str(given), sorted(patches.items()), torch.is_grad_enabled()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

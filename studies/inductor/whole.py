@@ -20,7 +20,7 @@ from tunebench.tuner.result import Decision
 from tunebench.tuner.timing.confirm import confirm
 from tunebench.tuner.timing.measure import Control, clocks_for
 from tunebench.tuner.timing.statistics import speedup
-from tunebench.tuner.timing.torch_compile import without_reports
+from tunebench.tuner.timing.torch_compile import apart, without_reports
 
 _OURS, _THEIRS = "tunebench", "inductor"
 _WARMING = 4
@@ -45,23 +45,21 @@ def faster_model(
     if report.interrupted:
         return ours
     names = {one.found.region.name for one in report.regions}
-    limit = torch._dynamo.config.patch(recompile_limit=_MANY_PROGRAMS)
     if not any(one.evidence and one.evidence.is_faster for one in report.regions):
-        with limit:
-            leave_to_inductor(_keys_of_graphs(model, inputs, mode), names)
+        leave_to_inductor(_keys_of_graphs(model, inputs, mode), names)
         return ours
     calls = {name: partial(run_model, one, inputs) for name, one in ((_OURS, ours), (_THEIRS, theirs))}
-    with without_reports(), limit:
+    with without_reports(), torch._dynamo.config.patch(recompile_limit=_MANY_PROGRAMS):
         for call in (*calls.values(),) * _WARMING:
             call()
-        tensors = [one for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)]
-        device = device_of(report.regions[0].found.region.device)
-        clock = clocks_for(device, Work(sum(one.nbytes for one in tensors), _MANY_OPERATIONS))[-1]
-        samples = confirm(calls, _THEIRS, calls[_THEIRS], clock, Control(device, clock))
-        report.whole = speedup(samples[_OURS], samples[_THEIRS])
-        if report.whole.decision is not Decision.SLOWER:
-            return ours
-        leave_to_inductor(_keys_of_graphs(model, inputs, mode), names)
+    tensors = [one for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)]
+    device = device_of(report.regions[0].found.region.device)
+    clock = clocks_for(device, Work(sum(one.nbytes for one in tensors), _MANY_OPERATIONS))[-1]
+    samples = confirm(calls, _THEIRS, calls[_THEIRS], clock, Control(device, clock))
+    report.whole = speedup(samples[_OURS], samples[_THEIRS])
+    if report.whole.decision is not Decision.SLOWER:
+        return ours
+    leave_to_inductor(_keys_of_graphs(model, inputs, mode), names)
     return theirs
 
 
@@ -73,5 +71,5 @@ def _keys_of_graphs(model: Callable[..., Any], inputs: Sequence[Any], mode: str 
         keys.append(key_of(graph, given, modes_options(mode)))
         return graph
 
-    run_model(torch.compile(model, backend=backend), inputs)
+    run_model(torch.compile(apart(model), backend=backend), inputs)
     return keys
