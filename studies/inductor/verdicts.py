@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,20 @@ def key_of(graph: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, A
     """Return a key of graphs that are compiled alike, for one kind of device, and with gradients or without."""
     tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
     given = [(*one.shape, *one.stride(), one.dtype, device_of(one.device).name) for one in tensors]
-    # Dynamo names inputs by where it found them, as in a model that stands in another.
-    nodes = graph.graph.find_nodes(op="placeholder")
-    places = {name: f"x{place}" for place, one in enumerate(nodes) for name in (one.name, one.target)}
-    code = re.sub(r"\w+", lambda found: places.get(found[0], found[0]), graph.code)
-    text = repr((torch.__version__, code, str(given), sorted(patches.items()), torch.is_grad_enabled()))
+    graphs = [_without_names(one.graph) for one in graph.modules() if isinstance(one, fx.GraphModule)]
+    text = repr((torch.__version__, graphs, str(given), sorted(patches.items()), torch.is_grad_enabled()))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_names(graph: fx.Graph) -> list[str | None]:
+    """Return what a graph computes: Dynamo names values by where it met them, as in a model that stands in another."""
+    copied = fx.Graph()
+    copied.output(copied.graph_copy(graph, {}))
+    for place, node in enumerate(copied.nodes):
+        node.name = f"x{place}"
+        if node.op == "placeholder":
+            node.target = node.name
+    return [node.format_node() for node in copied.nodes]
 
 
 def leave_to_inductor(keys: Collection[str], names: Collection[str]) -> None:

@@ -13,6 +13,7 @@ import torch
 from command_line import CommandLine
 from recorded_regions import record
 from test_package import PROJECT
+from torch import fx
 from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
@@ -26,7 +27,7 @@ from tunebench.studies.inductor.find import Probe, RegionInModel, find_regions
 from tunebench.studies.inductor.known import RegionCall, over_compiled, regions_folder
 from tunebench.studies.inductor.optimize import problem_text
 from tunebench.studies.inductor.region import Region, Value
-from tunebench.studies.inductor.verdicts import is_inductors, leave_to_inductor
+from tunebench.studies.inductor.verdicts import is_inductors, key_of, leave_to_inductor
 from tunebench.tuner.configuration import Configuration
 from tunebench.tuner.device import find_device
 from tunebench.tuner.errors import TunebenchError
@@ -34,6 +35,7 @@ from tunebench.tuner.problem import Problem
 from tunebench.tuner.reference import load_reference
 from tunebench.tuner.result import Ratio
 from tunebench.tuner.space import SearchSpace, Tunable
+from tunebench.tuner.timing.torch_compile import apart
 
 MODEL = """
 import torch
@@ -154,6 +156,22 @@ def test_a_graph_is_inductors_until_something_else_is_known_of_its_regions() -> 
     (file,) = regions_folder().glob("inductor/0.json")
     file.write_text(file.read_text(encoding="utf-8")[:-3], encoding="utf-8")
     assert not is_inductors("0")
+
+
+def test_a_graph_has_one_key_whatever_its_values_are_called() -> None:
+    layer, x, keys = torch.nn.Linear(8, 8), torch.randn(4, 8), list[str]()
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = layer(x)
+        return torch.tanh(y)
+
+    def backend(graph: fx.GraphModule, inputs: list[torch.Tensor]) -> fx.GraphModule:
+        keys.append(key_of(graph, inputs, {}))
+        return graph
+
+    for one in (model, apart(model), lambda x: torch.sin(layer(x))):
+        torch.compile(one, backend=backend)(x)
+    assert keys[0] == keys[1] != keys[2]
 
 
 @pytest.mark.slow
