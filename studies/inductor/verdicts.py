@@ -22,22 +22,27 @@ from tunebench.tuner.files import whole_file
 
 def key_of(graph: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, Any]) -> str:
     """Return a key of graphs that are compiled alike, for one kind of device, and with gradients or without."""
-    tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
-    given = [(*one.shape, *one.stride(), one.dtype, device_of(one.device).name) for one in tensors]
+    given = dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True))
+    used = dict.fromkeys(one for node in graph.graph.nodes for one in node.all_input_nodes if one in given)
+    tensors = [one for one in map(given.__getitem__, used) if isinstance(one, torch.Tensor)]
+    lie = [(*one.shape, *one.stride(), one.dtype, device_of(one.device).name) for one in tensors]
     graphs = [_without_names(one.graph) for one in graph.modules() if isinstance(one, fx.GraphModule)]
-    text = repr((torch.__version__, graphs, str(given), sorted(patches.items()), torch.is_grad_enabled()))
+    text = repr((torch.__version__, graphs, str(lie), sorted(patches.items()), torch.is_grad_enabled()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _without_names(graph: fx.Graph) -> list[str | None]:
-    """Return what a graph computes: Dynamo names values by where it met them, as in a model that stands in another."""
+def _without_names(graph: fx.Graph) -> list[str]:
+    """Return what a graph computes.
+
+    Dynamo names and orders values by where it met them, which is elsewhere in a model that stands in another.
+    """
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph, {}))
-    for place, node in enumerate(copied.nodes):
-        node.name = f"x{place}"
-        if node.op == "placeholder":
-            node.target = node.name
-    return [node.format_node() for node in copied.nodes]
+    computed = [node for node in copied.nodes if node.op != "placeholder"]
+    met = dict.fromkeys(one for node in computed for one in (*node.all_input_nodes, node))
+    for place, one in enumerate(met):
+        one.name = f"x{place}"
+    return [str(node.format_node()) for node in computed]
 
 
 def leave_to_inductor(keys: Collection[str], names: Collection[str]) -> None:
