@@ -61,6 +61,11 @@ class OptimizeReport:
     interrupted: bool = False
     whole: Ratio | None = None
 
+    @property
+    def has_faster(self) -> bool:
+        """Whether a region has a kernel of ours that is faster."""
+        return any(one.evidence is not None and one.evidence.is_faster for one in self.regions)
+
 
 class _NoKernelError(TunebenchError):
     """There is no kernel for a region; the message says why."""
@@ -240,6 +245,8 @@ def print_report(report: OptimizeReport, *, verbose: bool = False) -> None:
         told = f"the whole model: {report.whole} {report.whole.decision} than by Inductor's own code"
         is_slower = report.whole.decision is Decision.SLOWER
         print_line(f"{told}{', which is what `optimize` returns' if is_slower else ''}")
+    elif not report.has_faster:
+        print_line("no region has a faster kernel of ours: the model's code is Inductor's own")
 
 
 def problem_text(region: Region, ranges: Sequence[tuple[float, float]]) -> str:

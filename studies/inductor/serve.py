@@ -6,7 +6,6 @@ the pass that Inductor lets others have there: a region that is served becomes a
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -86,18 +85,20 @@ def _replace(graph: fx.Graph, found: RegionInGraph, call: Write) -> None:
     end.replace_all_uses_with(result)
 
 
-def _laid_out(graph: fx.Graph, node: fx.Node, lies: str) -> fx.Node:
+def _laid_out(graph: fx.Graph, node: fx.Node, name: str) -> fx.Node:
     """Return a value in a memory format of torch's; what reads it wherever it lies, reads it there from now on.
 
     Inductor gives what it computes here the strides that the call of an operator asks for. Of what is left to a
     backward there would be a second copy, in the layout from which each of its convolutions would turn it again.
     """
-    if node.meta["val"].is_contiguous(memory_format=getattr(torch, lies)):
+    lies = getattr(torch, name)
+    if node.meta["val"].is_contiguous(memory_format=lies):
         return node
-    is_given = node.op == "placeholder"
-    with contextlib.nullcontext() if is_given else graph.inserting_after(node):
-        copied = added(graph, _aten.clone.default, node, memory_format=getattr(torch, lies))
-    for user in [] if is_given else list(node.users):
+    if node.op == "placeholder" or getattr(node.target, "is_view", False):  # of memory that is there anyway
+        return added(graph, _aten.clone.default, node, memory_format=lies)
+    with graph.inserting_after(node):
+        copied = added(graph, _aten.clone.default, node, memory_format=lies)
+    for user in list(node.users):
         if user is not copied and (user.op == "output" or user.target in PRODUCTS or is_pointwise(user)):
             user.replace_input_with(node, copied)
     return copied

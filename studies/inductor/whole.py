@@ -45,7 +45,7 @@ def faster_model(
     if report.interrupted:
         return ours
     names = {one.found.region.name for one in report.regions}
-    if not any(one.evidence and one.evidence.is_faster for one in report.regions):
+    if not report.has_faster:
         leave_to_inductor(_keys_of_graphs(model, inputs, mode), names)
         return ours
     calls = {name: partial(run_model, one, inputs) for name, one in ((_OURS, ours), (_THEIRS, theirs))}
