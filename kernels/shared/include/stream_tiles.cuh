@@ -9,6 +9,7 @@
 // `stream_unroll` steps of w are under way together, of x one.
 #pragma once
 
+#include "mma.cuh"
 #include "stream_parts.cuh"
 #include "vector.cuh"
 
@@ -30,15 +31,8 @@ __device__ __forceinline__ void multiply_tf32(float (&sums)[4], const float (&w)
         : "r"(__float_as_uint(w[at])), "r"(__float_as_uint(w[at + 4])), "r"(__float_as_uint(w[at + 1])),
           "r"(__float_as_uint(w[at + 5])), "r"(__float_as_uint(x[at])), "r"(__float_as_uint(x[at + 1])));
 }
-__device__ __forceinline__ void multiply_bf16(float (&sums)[4], const unsigned (&w)[4], const unsigned (&x)[2]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(w[0]), "r"(w[2]), "r"(w[1]), "r"(w[3]), "r"(x[0]), "r"(x[1]));
-}
 #elif defined(__CUDA_ARCH__)
 __device__ __forceinline__ void multiply_tf32(float (&)[4], const float (&)[8], const float (&)[4], int) { __trap(); }
-__device__ __forceinline__ void multiply_bf16(float (&)[4], const unsigned (&)[4], const unsigned (&)[2]) { __trap(); }
 #endif
 
 // To the nearest number of TF32; a NaN of any bits stays one.
@@ -95,7 +89,9 @@ constexpr int stream_products = !corrected ? 2 : coarse ? 4 : 6;
 #ifdef __CUDA_ARCH__
 __device__ __forceinline__ void add_product(float (&sums)[4], const TileOfW& w, const TileOfX& x, int number) {
     if (coarse && number < 2) {
-        multiply_bf16(sums, number == 0 ? w.small_pairs : w.large_pairs, number == 0 ? x.large_pairs : x.small_pairs);
+        const auto& pairs = number == 0 ? w.small_pairs : w.large_pairs;
+        const unsigned rows_of_halves[4] = {pairs[0], pairs[2], pairs[1], pairs[3]};
+        multiply_tiles<bfloat_t>(sums, rows_of_halves, number == 0 ? x.large_pairs : x.small_pairs);
         return;
     }
     const int at = number % 2 * 2;
