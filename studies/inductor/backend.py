@@ -70,22 +70,22 @@ def compile_with(
     """Compile a graph by Inductor, whose nodes' code another function writes.
 
     Args:
-        serve: of regions that begin with products.
+        serve: of products' regions and of attention's, where the user has no pass of their own in its place.
         tag: is part of the key of PyTorch's caches.
     """
 
     @functools.wraps(compile_fx_inner)
-    def inner(
-        graph: fx.GraphModule, *arguments: Any, **named: Any
-    ) -> Any:  # also of a backward, which is compiled later
+    def inner(graph: fx.GraphModule, *arguments: Any, **named: Any) -> Any:
+        """Compile a forward, or later its backward."""
         # Inductor decides by the convolutions that it sees, which those of regions are none of.
         last = GraphLowering.decide_layout_opt(graph, is_inference=named.get("is_inference", False))
-        own = {"post_grad_custom_pre_pass": ServeRegions(serve, tag, images_channels_last=last)}
+        ours = ServeRegions(serve, tag, images_channels_last=last)
+        own = {"post_grad_custom_pre_pass": config.post_grad_custom_pre_pass or ours}
         with _emitting(emit), torch_config.patch(cache_key_tag=tag), config.patch(own):  # type: ignore[attr-defined]
             return compile_fx_inner(graph, *arguments, **{"layout_opt": last, **named})
 
     with torch_config.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
-        compiled: Any = compile_fx(graph, inputs, inner_compile=inner, config_patches={**patches})
+        compiled: Any = compile_fx(graph, inputs, inner_compile=inner, config_patches=dict(patches))
     return compiled  # type: ignore[no-any-return]
 
 

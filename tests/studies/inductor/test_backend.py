@@ -13,7 +13,7 @@ from recorded_regions import record
 from torch import fx, nn
 from torch._inductor import config
 from torch._inductor.inductor_prims import prepare_softmax_online
-from torch._inductor.utils import run_and_get_code
+from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.nn import functional
 
 from tunebench.kernels.runtime.policy import set_accuracy
@@ -183,6 +183,14 @@ def test_a_model_that_lies_channels_last_is_served_as_it_lies() -> None:
         assert [one.outputs[0].images for one in found] == ["channels_last"] * 3
         made, _ = made_by_three_regions(model, x)
         torch.testing.assert_close(made, wanted, **TOLERANCES[torch.float32])
+
+
+def test_a_pass_of_the_users_own_stays() -> None:
+    passed: list[fx.Graph] = []
+    model = Layers().eval()
+    with torch.no_grad(), fresh_cache():
+        _, code = compiled_code(model, options={"post_grad_custom_pre_pass": passed.append})
+    assert passed and "cpp_fused" in code
 
 
 def test_images_lie_as_inductor_lays_them_out() -> None:
