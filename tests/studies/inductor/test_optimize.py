@@ -104,8 +104,8 @@ def test_regions_are_found_where_pytorch_compiles_no_more_programs_of_a_function
         (found,) = find_regions(model, given)
         module.write_kernel(found, regions_folder() / found.region.name)
         record(found.region, Ratio(1.25, 1.2, 1.3, 40, 0.99))
-        _, codes = run_and_get_code(tunebench.optimize(model, *given), *given)
-    assert "tunebench_inductor.region" in codes[-1]
+        _, codes = run_and_get_code(lambda: tunebench.optimize(model, *given)(*given))
+    assert any("tunebench_inductor.region" in code for code in codes)  # though Inductor's own may be faster here
 
 
 @pytest.mark.parametrize("is_product", [False, True])
