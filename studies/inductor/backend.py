@@ -70,7 +70,8 @@ def compile_with(
     """Compile a graph by Inductor, whose nodes' code another function writes.
 
     Args:
-        serve: of products' regions and of attention's, where the user has no pass of their own in its place.
+        serve: decides about the regions of products and of attention; where the user has a pass of their own, Inductor
+            has them.
         tag: is part of the key of PyTorch's caches.
     """
 

@@ -27,8 +27,7 @@ _CONVERSION = torch.ops.prims.convert_element_type.default
 _SAME = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _CONVERSION)
 """Operations that a region has no text for: its value is the one before."""
 _WIDENED = (*_SAME, _aten.unsqueeze.default)
-CHANNELS_LAST = {4: "channels_last", 5: "channels_last_3d"}
-"""Names of torch's memory formats, by the dimensions of a batch of images."""
+_CHANNELS_LAST = {4: "channels_last", 5: "channels_last_3d"}
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -62,7 +61,7 @@ def product_region(product: fx.Node, *, images_channels_last: bool) -> RegionInG
     return copy.region()
 
 
-def _channels_last(dimensions: int) -> tuple[int, ...]:
+def channels_last(dimensions: int) -> tuple[int, ...]:
     """The dimensions of images in the order in which they lie in memory where channels come last."""
     return (0, *range(2, dimensions), 1)
 
@@ -97,7 +96,7 @@ class _Copy:
 
     def _convolution(self, x: Any, weight: Any, bias: Any, *windows: Any) -> fx.Node:
         is_laid_out = x.meta["val"].is_contiguous() and (x.op == "placeholder" or not self.images_channels_last)
-        last = CHANNELS_LAST.get(len(self.shape), "contiguous_format")
+        last = _CHANNELS_LAST.get(len(self.shape), "contiguous_format")
         self.images = "contiguous_format" if is_laid_out else last
         self.vector = (self.shape[1], *[1] * (len(self.shape) - 2))
         if not is_laid_out and _is_of_one_pixel(weight, *windows) and self._rounds_products_alike(x):
@@ -241,7 +240,7 @@ class _Copy:
         shape = self._as_matrix(self.shape)
         output = Value(end.name, tuple(range(len(shape))), shape, end.meta["val"].dtype, self.images)
         text = text_of(inputs, [one for one in operations if one not in values], {self.made[end]: output})
-        device, order = end.meta["val"].device, _channels_last(end.meta["val"].dim()) if self.of_pixels else ()
+        device, order = end.meta["val"].device, channels_last(end.meta["val"].dim()) if self.of_pixels else ()
         region = Region(text, (*inputs.values(),), (output,), (), device, False, source_of([end]), is_product=True)
         return RegionInGraph(region, end, tuple(nodes[one] for one in used), order)
 

@@ -29,7 +29,7 @@ PREFIX = "region_"
 """How the names of all regions begin."""
 
 _PLACE = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
-"""Of an operation in a trace of the stack."""
+"""Finds the place of each operation in a trace of the stack."""
 
 _HEAD = '''"""A region of a compiled model: {signature}."""
 

@@ -13,7 +13,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from tunebench.studies.inductor import attention
-from tunebench.studies.inductor.products import CHANNELS_LAST, PRODUCTS, RegionInGraph, is_pointwise, product_region
+from tunebench.studies.inductor.products import PRODUCTS, RegionInGraph, channels_last, is_pointwise, product_region
 from tunebench.studies.inductor.region import NotRegionError, Region, Value, inverse
 from tunebench.studies.writing.loops.copies import added
 
@@ -67,11 +67,11 @@ def _replace(graph: fx.Graph, found: RegionInGraph, call: Write) -> None:
         return node if is_shaped else added(graph, _aten.view.default, node, list(shape))
 
     def lying(node: fx.Node, wanted: Value) -> fx.Node:
-        if found.order and node.meta["val"].dim() == value.dim():
-            last = CHANNELS_LAST.get(value.dim())
-            node = _laid_out(graph, node, last) if last else node
-            node = added(graph, _aten.permute.default, node, list(found.order))
-        return shaped(_laid_out(graph, node, wanted.images or "contiguous_format"), wanted.shape)
+        dimensions = node.meta["val"].dim()
+        order = found.order if dimensions == value.dim() else ()
+        is_last = wanted.images.startswith("channels_last")
+        node = _laid_out(graph, node, order or (channels_last(dimensions) if is_last else tuple(range(dimensions))))
+        return shaped(added(graph, _aten.permute.default, node, list(order)) if order else node, wanted.shape)
 
     (output,) = found.region.outputs
     with graph.inserting_before(end), value.fake_mode:
@@ -85,20 +85,25 @@ def _replace(graph: fx.Graph, found: RegionInGraph, call: Write) -> None:
     end.replace_all_uses_with(result)
 
 
-def _laid_out(graph: fx.Graph, node: fx.Node, name: str) -> fx.Node:
-    """Return a value in a memory format of torch's; what reads it wherever it lies, reads it there from now on.
+def _laid_out(graph: fx.Graph, node: fx.Node, order: tuple[int, ...]) -> fx.Node:
+    """Return a value whose dimensions lie in this order; what reads it wherever it lies, reads it there from now on.
 
     Inductor gives what it computes here the strides that the call of an operator asks for. Of what is left to a
     backward there would be a second copy, in the layout from which each of its convolutions would turn it again.
     """
-    lies = getattr(torch, name)
-    if node.meta["val"].is_contiguous(memory_format=lies):
+    if node.meta["val"].permute(order).is_contiguous():
         return node
+
+    def copied() -> fx.Node:
+        turned = added(graph, _aten.permute.default, node, list(order))
+        copy = added(graph, _aten.clone.default, turned, memory_format=torch.contiguous_format)
+        return added(graph, _aten.permute.default, copy, list(inverse(order)))
+
     if node.op == "placeholder" or getattr(node.target, "is_view", False):  # of memory that is there anyway
-        return added(graph, _aten.clone.default, node, memory_format=lies)
-    with graph.inserting_after(node):
-        copied = added(graph, _aten.clone.default, node, memory_format=lies)
-    for user in list(node.users):
-        if user is not copied and (user.op == "output" or user.target in PRODUCTS or is_pointwise(user)):
-            user.replace_input_with(node, copied)
-    return copied
+        return copied()
+    users = [one for one in node.users if one.op == "output" or one.target in PRODUCTS or is_pointwise(one)]
+    with graph.inserting_before(node.next):
+        result = copied()
+    for user in users:
+        user.replace_input_with(node, result)
+    return result

@@ -422,11 +422,28 @@ def test_attention_is_a_region(are_behind: bool) -> None:
     with torch.no_grad():
         regions = written_with_products(model, given)
         (region,) = (one for one in regions if "attention" in one.text)
-        assert region.source.startswith(__file__)
+        assert region.source.startswith(__file__) and "torch.permute" in region.text
         assert model_in(regions_folder() / region.name).kernel.block == "Attention"
         compiled, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), *given)
         assert region.name in code and "scaled_dot_product" not in code
         torch.testing.assert_close(compiled, model(*given), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("_attention_on_a_cpu")
+def test_heads_that_lie_as_a_linear_layer_leaves_them_are_not_copied() -> None:
+    layers, x = nn.ModuleList(nn.Linear(24, 24) for _ in range(3)).eval(), torch.randn(2, 17, 24)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (layer(x).unflatten(-1, (3, 8)).transpose(1, 2) for layer in layers)
+        return functional.scaled_dot_product_attention(q, k, v)
+
+    with torch.no_grad():
+        wanted, regions = model(x), written_with_products(model, (x,))
+        assert sum("attention" in one.text for one in regions) == 1
+        torch.compiler.reset()
+        found, (code,) = run_and_get_code(torch.compile(model, backend=tunebench), x)
+        assert "scaled_dot_product" not in code and "cpp_fused" not in code
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("_attention_on_a_cpu")
